@@ -1,0 +1,62 @@
+"""Every Redis key and channel, spelled here and nowhere else.
+
+The Lua scripts of the ledger build their keys with functions generated from the same templates
+(`lua_key_functions`), so that a key can never be spelled differently on the two sides.
+
+Ids: a run is 12 hex digits; a branch is its run and its index; a prefix is the digest of what is prefilled.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TEMPLATES = {
+    "document": "swarmkv:document:{digest}",  # string: UTF-8 text, written once
+    "run": "swarmkv:run:{run}",  # hash: spec, state, counts, times
+    "branch": "swarmkv:run:{run}:branch:{index}",  # hash: spec, state, attempt, result
+    "events": "swarmkv:run:{run}:events",  # stream, bounded; field "e" holds a list of events
+    "prefix": "swarmkv:prefix:{prefix}",  # hash: spec, state, generation, snapshot
+    "waiters": "swarmkv:prefix:{prefix}:waiters",  # set of branch members waiting for the snapshot
+    "snapshot": "swarmkv:snapshot:{snapshot}",  # set of prefix ids that this snapshot serves
+    "model": "swarmkv:model:{alias}",  # hash: what workers of this alias announced last
+    "worker": "swarmkv:worker:{worker}",  # hash with a TTL: the last heartbeat
+    "queue": "swarmkv:queue:{role}:{alias}",  # arq's sorted set: jobs that wait for a worker
+    "doorbell": "swarmkv:doorbell:{role}:{alias}",  # pub/sub: something was queued
+}
+
+RUNS = "swarmkv:runs"  # sorted set: run id by creation time
+ACTIVE = "swarmkv:active"  # sorted set: unfinished run id by deadline
+READY = "swarmkv:ready"  # sorted set: queued job by the time it became ready
+LEASES = "swarmkv:leases"  # sorted set: running job by lease expiry
+WORKERS = "swarmkv:workers"  # sorted set: worker id by last heartbeat
+MODELS = "swarmkv:models"  # set of aliases that a worker ever announced
+CONTROL = "swarmkv:control"  # pub/sub: cancellations, to all workers
+STATS = "swarmkv:stats"  # hash: counters since the database was made
+
+
+def key(name: str, **parts: str | int) -> str:
+    """The key called `name`, with its parts filled in."""
+    return _TEMPLATES[name].format(**parts)
+
+
+def branch_job(run: str, index: int, attempt: int) -> str:
+    """Deterministic arq job id of one attempt at a branch."""
+    return f"b:{run}:{index}:{attempt}"
+
+
+def prefill_job(prefix: str, generation: int) -> str:
+    """Deterministic arq job id of one generation of a prefix's prefill."""
+    return f"p:{prefix}:{generation}"
+
+
+def lua_key_functions() -> str:
+    """Lua source: one local table K with a function per key template and a string per fixed key."""
+    lines = ["local K = {}"]
+    for name, template in _TEMPLATES.items():
+        parts = re.findall(r"{(\w+)}", template)
+        expression = re.sub(r"{(\w+)}", r"'..\1..'", template)
+        lines.append(f"function K.{name}({', '.join(parts)}) return '{expression}' end")
+    fixed = {"RUNS": RUNS, "ACTIVE": ACTIVE, "READY": READY, "LEASES": LEASES}
+    fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL, "STATS": STATS}
+    lines += [f"K.{name} = '{value}'" for name, value in fixed.items()]
+    return "\n".join(lines)

@@ -1,0 +1,208 @@
+"""The frozen messages that cross Redis: what is asked (run, branch, sampling), what comes back (result, report).
+
+Times are milliseconds of Redis' clock; durations are milliseconds measured by the process that did the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from swarmkv.protocol.identity import digest_fields
+
+RunState = Literal[
+    "queued", "prefilling", "running", "done", "completed_with_errors", "failed", "cancelled"
+]
+BranchState = Literal["waiting", "queued", "running", "done", "failed", "cancelled"]
+FinishReason = Literal["stop", "length", "cancelled", "error"]
+
+FINAL_RUN_STATES: frozenset[RunState] = frozenset(
+    {"done", "completed_with_errors", "failed", "cancelled"}
+)
+FINAL_BRANCH_STATES: frozenset[BranchState] = frozenset({"done", "failed", "cancelled"})
+
+Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
+UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Message(BaseModel):
+    """Immutable, closed: an unknown field is an error that names it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Sampling(Message):
+    """How a branch picks its tokens: llama.cpp's names, llama-server's order and defaults.
+
+    Order: logit_bias, penalties, top_k, typical_p, top_p, min_p, temperature, seeded draw. `temperature` 0 is
+    greedy. `seed` None is drawn at submission and stored, so that a retry draws the same tokens.
+    """
+
+    temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.8
+    top_k: Annotated[int, Field(ge=0)] = 40
+    top_p: UnitInterval = 0.95
+    min_p: UnitInterval = 0.05
+    typical_p: UnitInterval = 1.0
+    repeat_penalty: Annotated[float, Field(gt=0.0, le=10.0)] = 1.0
+    repeat_last_n: Annotated[int, Field(ge=0, le=65536)] = 64
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    seed: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
+    logit_bias: dict[int, float] = Field(default_factory=dict, max_length=1024)
+    max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 256
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
+        default=(), max_length=16
+    )
+    ignore_eos: bool = False
+
+
+class BranchSpec(Message):
+    """One prompt that continues the prefix."""
+
+    name: str
+    prompt: str
+    sampling: Sampling = Sampling()
+
+
+class PrefixSpec(Message):
+    """Everything that decides the tokens of a prefix, the document by its digest.
+
+    `template` None is the model's own chat template (or the plain one of a base model). `limit_tokens` is
+    reserved for prefixes that end before the document does.
+    """
+
+    model: str
+    document: str
+    system: str | None = None
+    template: str | None = None
+    limit_tokens: int | None = None
+
+    @property
+    def prefix_id(self) -> str:
+        """Tagged digest of the fields: equal prefixes are prefilled once."""
+        return digest_fields("prefix", **self.model_dump())
+
+
+class RunSpec(Message):
+    """One document with its branches, as submitted."""
+
+    run_id: str
+    name: str
+    prefix: PrefixSpec
+    document_bytes: int
+
+
+class ErrorInfo(Message):
+    """A failure as data: a stable code, what happened, what to do."""
+
+    code: str
+    message: str
+    hint: str = ""
+
+
+class TokenCounts(Message):
+    """`reused`: prefix tokens taken from the snapshot. `recomputed`: prefix tokens this branch decoded again."""
+
+    reused: int = 0
+    recomputed: int = 0
+    prompt: int = 0
+    generated: int = 0
+
+
+class BranchTimings(Message):
+    """Milliseconds. `queue`: ready to job start; `prompt`, `first_token`, `total`: from job start."""
+
+    queue: float = 0.0
+    restore: float = 0.0
+    prompt: float = 0.0
+    first_token: float = 0.0
+    decode: float = 0.0
+    total: float = 0.0
+
+
+class BranchResult(Message):
+    """What one attempt at a branch produced; written once."""
+
+    text: str = ""
+    finish_reason: FinishReason
+    error: ErrorInfo | None = None
+    tokens: TokenCounts = TokenCounts()
+    timings_ms: BranchTimings = BranchTimings()
+
+
+class BranchReport(Message):
+    """A branch as a reader sees it, finished or not."""
+
+    name: str
+    state: BranchState
+    text: str
+    finish_reason: FinishReason | None
+    error: ErrorInfo | None
+    attempts: int
+    worker: str | None
+    tokens: TokenCounts
+    timings_ms: BranchTimings
+
+
+class RunReport(Message):
+    """A run as a reader sees it; `report["name"]` is the branch of that name, iteration is in order."""
+
+    run_id: str
+    state: RunState
+    name: str
+    model: str
+    document_tokens: int
+    prefills_run: int
+    prefill_ms: float
+    prefill_saved_ms: float
+    wall_ms: float
+    snapshot: str | None
+    error: ErrorInfo | None
+    branches: tuple[BranchReport, ...]
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state in FINAL_RUN_STATES
+
+    @property
+    def by_name(self) -> dict[str, BranchReport]:
+        """The branches by name, in order of submission."""
+        return {branch.name: branch for branch in self.branches}
+
+    def __getitem__(self, name: str) -> BranchReport:
+        return self.by_name[name]
+
+    def __len__(self) -> int:
+        return len(self.branches)
+
+    def each(self) -> Iterator[BranchReport]:
+        """The branches in order of submission."""
+        return iter(self.branches)
+
+
+class SnapshotInfo(Message):
+    """What a prefill registers: where its KV cache is and what it cost."""
+
+    snapshot: str
+    prefix_tokens: int
+    size_bytes: int
+    prefill_ms: float
+    identity: str
+    host: str
+
+
+class WorkerInfo(Message):
+    """One worker's heartbeat."""
+
+    id: str
+    role: Literal["prefill", "branch"]
+    model: str
+    pid: int
+    host: str
+    slots: int
+    slots_used: int = 0
+    n_ctx: int = 0
+    identity: str = ""
+    started_ms: int = 0
