@@ -48,7 +48,8 @@ def versioned(data: bytes) -> dict[str, Any]:
     version = fields.pop("v", None)
     if version != PROTOCOL_VERSION:
         raise ProtocolError(
-            f"A message of protocol version {version!r} cannot be read: this swarmkv speaks version {PROTOCOL_VERSION}."
+            f"A message of protocol version {version!r} cannot be read: "
+            f"this swarmkv speaks version {PROTOCOL_VERSION}."
         )
     return fields
 

@@ -1,7 +1,7 @@
 """What followers of a run see, in the order in which it happened.
 
-A stream entry holds a list of events in its field "e", so that the tokens of many branches cost one write. The
-scripts of the ledger write some of them, hence the flat maps.
+A stream entry holds a list of events in its field "e", so that the tokens of many branches cost one write.
+The scripts of the ledger write some of them, hence the flat maps.
 """
 
 from __future__ import annotations

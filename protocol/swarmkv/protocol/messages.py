@@ -1,4 +1,4 @@
-"""The frozen messages that cross Redis: what is asked (run, branch, sampling), what comes back (result, report).
+"""The frozen messages that cross Redis: what is asked (run, branch, sampling) and what comes back.
 
 Times are milliseconds of Redis' clock; durations are milliseconds measured by the process that did the work.
 """
@@ -12,15 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from swarmkv.protocol.identity import digest_fields
 
-RunState = Literal[
-    "queued", "prefilling", "running", "done", "completed_with_errors", "failed", "cancelled"
-]
+RunState = Literal["queued", "prefilling", "running", "done", "completed_with_errors", "failed", "cancelled"]
 BranchState = Literal["waiting", "queued", "running", "done", "failed", "cancelled"]
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 
-FINAL_RUN_STATES: frozenset[RunState] = frozenset(
-    {"done", "completed_with_errors", "failed", "cancelled"}
-)
+FINAL_RUN_STATES: frozenset[RunState] = frozenset({"done", "completed_with_errors", "failed", "cancelled"})
 FINAL_BRANCH_STATES: frozenset[BranchState] = frozenset({"done", "failed", "cancelled"})
 
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -52,9 +48,7 @@ class Sampling(Message):
     seed: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
     logit_bias: dict[int, float] = Field(default_factory=dict, max_length=1024)
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 256
-    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(
-        default=(), max_length=16
-    )
+    stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(default=(), max_length=16)
     ignore_eos: bool = False
 
 
@@ -103,7 +97,7 @@ class ErrorInfo(Message):
 
 
 class TokenCounts(Message):
-    """`reused`: prefix tokens taken from the snapshot. `recomputed`: prefix tokens this branch decoded again."""
+    """`reused`: prefix tokens taken from the snapshot. `recomputed`: prefix tokens decoded again."""
 
     reused: int = 0
     recomputed: int = 0

@@ -1,0 +1,34 @@
+"""The ledger: the state of runs, branches, snapshots and workers in Redis, and the scripts that change it.
+
+arq's keys are a hint that can be rebuilt from it. What belongs together changes in one script.
+"""
+
+from __future__ import annotations
+
+from arq.connections import ArqRedis
+
+from swarmkv.protocol.ledger.fleet import FleetLedger, LiveWorker, SweepCounts
+from swarmkv.protocol.ledger.jobs import JobLedger, Outcome, TakenBranch, TakenPrefill, error_info
+from swarmkv.protocol.ledger.runs import RunLedger, RunSummary
+from swarmkv.protocol.ledger.scripts import Scripts
+
+__all__ = [
+    "Ledger",
+    "LiveWorker",
+    "Outcome",
+    "RunSummary",
+    "SweepCounts",
+    "TakenBranch",
+    "TakenPrefill",
+    "error_info",
+]
+
+
+class Ledger:
+    """One ledger over one Redis client; the client stays the caller's to close."""
+
+    def __init__(self, redis: ArqRedis, *, max_events: int) -> None:
+        scripts = Scripts(redis, max_events=max_events)
+        self.runs = RunLedger(redis, scripts)
+        self.jobs = JobLedger(redis, scripts)
+        self.fleet = FleetLedger(redis, scripts)

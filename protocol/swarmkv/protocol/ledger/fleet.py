@@ -1,0 +1,100 @@
+"""The ledger's view of workers: announce, beat, list, sweep."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arq.connections import ArqRedis
+
+from swarmkv.protocol import keys
+from swarmkv.protocol.broker import broker_errors
+from swarmkv.protocol.ledger.scripts import Scripts
+from swarmkv.protocol.messages import WorkerInfo
+
+STALE_QUEUE_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorker:
+    """A worker whose last heartbeat has not expired."""
+
+    info: WorkerInfo
+    last_beat_age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SweepCounts:
+    """What one sweep mended."""
+
+    leases: int
+    deadlines: int
+    requeued: int
+
+
+class FleetLedger:
+    """Workers, the models they announce, and the repair of what they leave behind."""
+
+    def __init__(self, redis: ArqRedis, scripts: Scripts) -> None:
+        self._redis: Any = redis  # redis-py types every reply as value or awaitable
+        self._scripts = scripts
+
+    async def announce(self, alias: str, *, identity: str = "", fingerprint: str = "") -> None:
+        """Make an alias known for good; identity and fingerprint once the model is loaded."""
+        with broker_errors():
+            await self._redis.sadd(keys.MODELS, alias)
+            if identity:
+                await self._redis.hset(
+                    keys.key("model", alias=alias),
+                    mapping={"identity": identity, "fingerprint": fingerprint},
+                )
+
+    async def known_models(self) -> list[str]:
+        """Every alias that a worker ever announced."""
+        with broker_errors():
+            return sorted(item.decode() for item in await self._redis.smembers(keys.MODELS))
+
+    async def beat(self, info: WorkerInfo, jobs: Sequence[str], *, lease_ms: int) -> list[str]:
+        """Renew a worker's entry and leases. Returns the ids of jobs that it no longer holds."""
+        lost = await self._scripts.run(
+            "beat", worker=info.id, lease_ms=lease_ms, info=info.model_dump(), jobs=list(jobs)
+        )
+        return [item.decode() for item in lost]
+
+    async def leave(self, worker: str) -> None:
+        """Take a worker off the list; its jobs were finished or handed back."""
+        with broker_errors():
+            await self._redis.zrem(keys.WORKERS, worker)
+            await self._redis.delete(keys.key("worker", worker=worker))
+
+    async def workers(self) -> list[LiveWorker]:
+        """Workers with a live heartbeat, by id; entries of dead ones are dropped."""
+        with broker_errors():
+            ids = [item.decode() for item in await self._redis.zrange(keys.WORKERS, 0, -1)]
+            pipe = self._redis.pipeline(transaction=False)
+            for worker in ids:
+                pipe.hgetall(keys.key("worker", worker=worker))
+            pipe.time()
+            *rows, now = await pipe.execute()
+            gone = [worker for worker, row in zip(ids, rows, strict=True) if not row]
+            if gone:
+                await self._redis.zrem(keys.WORKERS, *gone)
+        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+        return sorted((_live(row, now_ms) for row in rows if row), key=lambda live: live.info.id)
+
+    async def queue_depth(self, role: str, alias: str) -> int:
+        """Jobs that wait for a worker; running ones are not counted."""
+        with broker_errors():
+            return int(await self._redis.zcard(keys.key("queue", role=role, alias=alias)))
+
+    async def sweep(self, *, max_solo_crashes: int, stale_ms: int = STALE_QUEUE_MS) -> SweepCounts:
+        """Recover expired leases, end runs past their deadline, requeue what arq lost. Anyone may call it."""
+        answer = await self._scripts.run("sweep", max_solo_crashes=max_solo_crashes, stale_ms=stale_ms)
+        return SweepCounts(*answer)
+
+
+def _live(row: dict[bytes, bytes], now_ms: int) -> LiveWorker:
+    fields = {name.decode(): value.decode() for name, value in row.items()}
+    beat_ms = int(fields.pop("beat_ms"))
+    return LiveWorker(info=WorkerInfo.model_validate(fields), last_beat_age_s=max(0, now_ms - beat_ms) / 1000)

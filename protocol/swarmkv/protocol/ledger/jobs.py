@@ -1,0 +1,209 @@
+"""The ledger's view of work: take, finish, hand back, rebuild, register."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from arq.connections import ArqRedis
+
+from swarmkv.protocol import keys
+from swarmkv.protocol.broker import broker_errors
+from swarmkv.protocol.codec import decode, encode
+from swarmkv.protocol.errors import SwarmkvError
+from swarmkv.protocol.events import Event, encode_events
+from swarmkv.protocol.ledger.scripts import Scripts
+from swarmkv.protocol.messages import BranchResult, BranchSpec, ErrorInfo, PrefixSpec, SnapshotInfo
+
+Role = Literal["prefill", "branch"]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenPrefill:
+    """A leased prefill. `job_id` is arq's id; `generation` fences it."""
+
+    job_id: str
+    prefix_id: str
+    generation: int
+    spec: PrefixSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBranch:
+    """A leased branch with the snapshot it continues. `attempt` fences it; `queue_ms` is ready to taken."""
+
+    job_id: str
+    run_id: str
+    index: int
+    attempt: int
+    spec: BranchSpec
+    is_solo: bool
+    queue_ms: float
+    prefix_id: str
+    prefix: PrefixSpec
+    snapshot: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one attempt at a branch."""
+
+    branch: TakenBranch
+    state: Literal["done", "failed"]
+    result: BranchResult
+
+
+def error_info(error: SwarmkvError) -> ErrorInfo:
+    """An error as data."""
+    return ErrorInfo(code=error.code, message=error.message, hint=error.hint)
+
+
+class JobLedger:
+    """Jobs as workers use them; every change is guarded by worker and attempt."""
+
+    def __init__(self, redis: ArqRedis, scripts: Scripts) -> None:
+        self._redis: Any = redis  # redis-py types every reply as value or awaitable
+        self._scripts = scripts
+
+    async def take_prefills(
+        self, alias: str, worker: str, *, limit: int, lease_ms: int
+    ) -> list[TakenPrefill]:
+        """Lease up to `limit` queued prefills of a model."""
+        _, taken, _ = await self._take("prefill", alias, worker, limit, lease_ms)
+        return [
+            TakenPrefill(
+                job_id=row[0].decode(),
+                prefix_id=row[4].decode(),
+                generation=int(row[0].decode().rsplit(":", 1)[1]),
+                spec=decode(PrefixSpec, row[1]),
+            )
+            for row in taken
+        ]
+
+    async def take_branches(self, alias: str, worker: str, *, limit: int, lease_ms: int) -> list[TakenBranch]:
+        """Lease up to `limit` queued branches of a model."""
+        _, taken, rows = await self._take("branch", alias, worker, limit, lease_ms)
+        prefixes = {row[0]: (decode(PrefixSpec, row[1]), row[2].decode(), row[3]) for row in rows}
+        return [_taken_branch(row, *prefixes[row[4]]) for row in taken]
+
+    async def _take(self, role: Role, alias: str, worker: str, limit: int, lease_ms: int) -> Any:
+        return await self._scripts.run(
+            "take", role=role, alias=alias, worker=worker, limit=limit, lease_ms=lease_ms
+        )
+
+    async def document(self, digest: str) -> bytes | None:
+        """The document's UTF-8 bytes, None if they are gone."""
+        with broker_errors():
+            data: bytes | None = await self._redis.get(keys.key("document", digest=digest))
+            return data
+
+    async def finish(self, worker: str, outcomes: Sequence[Outcome]) -> list[bool]:
+        """Write results; False where the attempt had lost its branch and was refused."""
+        items = [
+            [
+                outcome.branch.run_id,
+                outcome.branch.index,
+                outcome.branch.attempt,
+                outcome.state,
+                encode(outcome.result),
+                outcome.result.model_dump(exclude_none=True),
+            ]
+            for outcome in outcomes
+        ]
+        return [answer == 1 for answer in await self._scripts.run("finish", worker=worker, items=items)]
+
+    async def hand_back(self, worker: str, jobs: Sequence[str], *, reason: str, delay_ms: int = 0) -> int:
+        """Queue jobs of this worker again without blame. `delay_ms` is for prefills. Returns how many."""
+        return int(
+            await self._scripts.run(
+                "handback", worker=worker, jobs=list(jobs), reason=reason, delay_ms=delay_ms
+            )
+        )
+
+    async def rebuild(
+        self, worker: str, branch: TakenBranch, error: SwarmkvError, *, max_rebuilds: int
+    ) -> str:
+        """The branch's snapshot is unusable: wait for a new one, or fail after too many. Returns the new state."""
+        answer: bytes = await self._scripts.run(
+            "rebuild",
+            run=branch.run_id,
+            index=branch.index,
+            attempt=branch.attempt,
+            worker=worker,
+            prefix=branch.prefix_id,
+            generation=branch.generation,
+            max_rebuilds=max_rebuilds,
+            error=error_info(error).model_dump(),
+        )
+        return answer.decode()
+
+    async def register(
+        self, worker: str, prefill: TakenPrefill, info: SnapshotInfo, *, decoded: bool, ttl_ms: int
+    ) -> bool:
+        """Make a published snapshot known and release its waiters; False if no longer held."""
+        answer = await self._scripts.run(
+            "register",
+            prefix=prefill.prefix_id,
+            generation=prefill.generation,
+            worker=worker,
+            snapshot=info.snapshot,
+            tokens=info.prefix_tokens,
+            prefill_ms=info.prefill_ms,
+            size_bytes=info.size_bytes,
+            identity=info.identity,
+            host=info.host,
+            decoded=decoded,
+            ttl_ms=ttl_ms,
+        )
+        return bool(answer == 1)
+
+    async def fail_prefill(self, worker: str, prefill: TakenPrefill, error: SwarmkvError) -> bool:
+        """Fail every branch that waits for this prefill; False if it was no longer held."""
+        answer = await self._scripts.run(
+            "fail_prefill",
+            prefix=prefill.prefix_id,
+            generation=prefill.generation,
+            worker=worker,
+            error=error_info(error).model_dump(),
+        )
+        return bool(answer == 1)
+
+    async def waiting_runs(self, prefix_id: str) -> list[str]:
+        """Ids of the runs that wait for a prefix, for progress events."""
+        with broker_errors():
+            members = await self._redis.zrange(keys.key("waiters", prefix=prefix_id), 0, -1)
+        return list(dict.fromkeys(member.decode().split(":")[0] for member in members))
+
+    async def emit(self, events: dict[str, list[Event]]) -> None:
+        """Append events to the streams of their runs, in one round trip."""
+        entries = [[run, encode_events(items)] for run, items in events.items() if items]
+        if entries:
+            await self._scripts.run("emit", entries=entries)
+
+    async def forget_snapshots(self, snapshots: Sequence[str]) -> None:
+        """Snapshots left the store: their prefixes are no longer ready."""
+        await self._scripts.run("forget", snapshots=list(snapshots))
+
+    async def pinned_snapshots(self) -> frozenset[str]:
+        """Snapshots that unfinished runs need."""
+        return frozenset(item.decode() for item in await self._scripts.run("pinned"))
+
+
+def _taken_branch(row: list[Any], prefix: PrefixSpec, snapshot: str, generation: int) -> TakenBranch:
+    job_id = row[0].decode()
+    _, run_id, index, attempt = job_id.split(":")
+    return TakenBranch(
+        job_id=job_id,
+        run_id=run_id,
+        index=int(index),
+        attempt=int(attempt),
+        spec=decode(BranchSpec, row[1]),
+        is_solo=row[2] == 1,
+        queue_ms=float(row[3]),
+        prefix_id=row[4].decode(),
+        prefix=prefix,
+        snapshot=snapshot,
+        generation=generation,
+    )

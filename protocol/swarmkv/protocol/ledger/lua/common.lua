@@ -1,0 +1,220 @@
+-- Shared by every script of the ledger; `K` (key functions), `ARQ` (arq's key prefixes) and `a` (the arguments)
+-- stand above it. Scripts return arrays of strings and numbers.
+
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+local now = now_ms()
+
+-- Events are gathered and written once per run at the end of the script.
+local pending_events = {}
+local function event(run, fields)
+  fields.v = 1
+  local list = pending_events[run]
+  if not list then
+    list = {}
+    pending_events[run] = list
+  end
+  list[#list + 1] = fields
+end
+-- A stream is bounded, and lives as long as its run.
+local function write_events(run, packed)
+  local key = K.events(run)
+  redis.call('XADD', key, 'MAXLEN', '~', a.max_events, '*', 'e', packed)
+  if redis.call('PTTL', key) < 0 then
+    redis.call('PEXPIRE', key, math.max(redis.call('PTTL', K.run(run)), 60000))
+  end
+end
+local function flush_events()
+  for run, list in pairs(pending_events) do
+    write_events(run, cmsgpack.pack(list))
+  end
+end
+
+-- A key lives at least `ms` from now; a longer life is left alone.
+local function keep(key, ms)
+  if redis.call('PTTL', key) < ms then
+    redis.call('PEXPIRE', key, ms)
+  end
+end
+
+local function split_job(job)
+  local kind, first, second, third = string.match(job, '^(%a):(%w+):(%d+):?(%d*)$')
+  return kind, first, tonumber(second), tonumber(third)
+end
+
+-- The arq side of a job: its definition, its place in the queue, the bell. Order is decided by `score`.
+local function enqueue(role, alias, job, func, id, number, score)
+  local definition = cmsgpack.pack({t = 1, f = func, a = {id}, k = {number = number}, et = now})
+  redis.call('SET', ARQ.job .. job, definition, 'PX', 30 * 86400000)
+  redis.call('ZADD', K.queue(role, alias), score, job)
+  redis.call('ZADD', K.READY, now, job)
+  redis.call('PUBLISH', K.doorbell(role, alias), '')
+end
+
+local function dequeue(role, alias, job)
+  redis.call('ZREM', K.queue(role, alias), job)
+  redis.call('ZREM', K.READY, job)
+  redis.call('DEL', ARQ.job .. job, ARQ.retry .. job)
+end
+
+local function branch_job(run, index, attempt) return 'b:' .. run .. ':' .. index .. ':' .. attempt end
+local function prefill_job(prefix, generation) return 'p:' .. prefix .. ':' .. generation end
+
+-- A branch becomes ready: a new attempt, so that whatever an older attempt still does is refused.
+local function queue_branch(run, index, alias, offset)
+  local key = K.branch(run, index)
+  local attempt = redis.call('HINCRBY', key, 'attempt', 1)
+  redis.call('HSET', key, 'state', 'queued', 'ready_ms', now, 'worker', '')
+  enqueue('branch', alias, branch_job(run, index, attempt), 'branch', run .. ':' .. index, attempt,
+    now + (offset or index) / 1000)
+  return attempt
+end
+
+local function queue_prefill(prefix, owner, delay_ms)
+  local key = K.prefix(prefix)
+  local generation = redis.call('HINCRBY', key, 'generation', 1)
+  redis.call('HSET', key, 'state', 'queued', 'owner', owner, 'worker', '')
+  enqueue('prefill', redis.call('HGET', key, 'model'), prefill_job(prefix, generation), 'prefill', prefix,
+    generation, now + (delay_ms or 0))
+end
+
+local function waiters(prefix)
+  local list = {}
+  for position, member in ipairs(redis.call('ZRANGE', K.waiters(prefix), 0, -1)) do
+    local run, index = string.match(member, '^(%w+):(%d+)$')
+    list[position] = {run = run, index = tonumber(index)}
+  end
+  return list
+end
+
+local function waiting_runs(prefix)
+  local seen, runs = {}, {}
+  for _, waiter in ipairs(waiters(prefix)) do
+    if not seen[waiter.run] then
+      seen[waiter.run] = true
+      runs[#runs + 1] = waiter.run
+    end
+  end
+  return runs
+end
+
+local function copy_snapshot_facts(run, prefix)
+  local facts = redis.call('HMGET', K.prefix(prefix), 'snapshot', 'tokens', 'prefill_ms')
+  redis.call('HSET', K.run(run), 'snapshot', facts[1], 'tokens', facts[2], 'snapshot_prefill_ms', facts[3],
+    'state', 'running')
+end
+
+-- Snapshot ready: queue the branch. Else: join the waiters and see to it that exactly one prefill is queued.
+local function wait_or_queue(run, index, prefix, alias)
+  local state = redis.call('HGET', K.prefix(prefix), 'state')
+  if state == 'ready' then
+    queue_branch(run, index, alias)
+    return 'ready'
+  end
+  redis.call('HSET', K.branch(run, index), 'state', 'waiting', 'worker', '')
+  redis.call('ZADD', K.waiters(prefix), now + index / 1000, run .. ':' .. index)
+  if state ~= 'queued' and state ~= 'running' then
+    queue_prefill(prefix, run)
+  end
+  return 'waiting'
+end
+
+local function finish_run(run)
+  local key = K.run(run)
+  local f = redis.call('HMGET', key, 'open', 'branches', 'done', 'cancelled', 'ttl_ms', 'error')
+  if tonumber(f[1]) > 0 then return end
+  local state = 'completed_with_errors'
+  if tonumber(f[3]) == tonumber(f[2]) then state = 'done'
+  elseif tonumber(f[4]) > 0 then state = 'cancelled'
+  elseif tonumber(f[3]) == 0 then state = 'failed' end
+  redis.call('HSET', key, 'state', state, 'finished_ms', now)
+  redis.call('ZREM', K.ACTIVE, run)
+  event(run, {type = 'run_done', state = state, error = f[6] and cmsgpack.unpack(f[6]) or nil})
+  for index = 0, tonumber(f[2]) - 1 do
+    redis.call('PEXPIRE', K.branch(run, index), f[5])
+  end
+  redis.call('PEXPIRE', key, f[5])
+end
+
+-- A branch reaches its end, once. `result` is the stored message, `shown` the same as a map for followers.
+local function close_branch(run, index, attempt, state, result, shown)
+  local key = K.branch(run, index)
+  redis.call('HSET', key, 'state', state, 'result', result)
+  redis.call('HINCRBY', K.run(run), state, 1)
+  redis.call('HINCRBY', K.run(run), 'open', -1)
+  event(run, {type = 'branch_done', branch = redis.call('HGET', key, 'name'), attempt = attempt, state = state,
+    result = shown})
+  finish_run(run)
+end
+
+local function end_branch(run, index, state, reason, err)
+  local shown = {finish_reason = reason, error = err}
+  local stored = {v = 1, finish_reason = reason, error = err}
+  local attempt = tonumber(redis.call('HGET', K.branch(run, index), 'attempt'))
+  close_branch(run, index, attempt, state, cmsgpack.pack(stored), shown)
+end
+local function fail_branch(run, index, err) end_branch(run, index, 'failed', 'error', err) end
+
+-- Takes a branch out of wherever it waits or runs. Returns false if it has ended already.
+local function withdraw_branch(run, index, alias, prefix)
+  local f = redis.call('HMGET', K.branch(run, index), 'state', 'attempt')
+  if f[1] == 'waiting' then
+    redis.call('ZREM', K.waiters(prefix), run .. ':' .. index)
+  elseif f[1] == 'queued' then
+    dequeue('branch', alias, branch_job(run, index, f[2]))
+  elseif f[1] == 'running' then
+    redis.call('ZREM', K.LEASES, branch_job(run, index, f[2]))
+  else
+    return false
+  end
+  return true
+end
+
+-- A prefill that nobody waits for any more is dropped; a worker that runs it is told.
+local function drop_idle_prefill(prefix)
+  local f = redis.call('HMGET', K.prefix(prefix), 'state', 'generation', 'model')
+  if (f[1] ~= 'queued' and f[1] ~= 'running') or redis.call('ZCARD', K.waiters(prefix)) > 0 then return end
+  local job = prefill_job(prefix, f[2])
+  dequeue('prefill', f[3], job)
+  redis.call('ZREM', K.LEASES, job)
+  redis.call('HSET', K.prefix(prefix), 'state', 'absent')
+  redis.call('PUBLISH', K.CONTROL, job)
+end
+
+-- Ends every open branch of a run with the same words; the workers are told.
+local function end_open_branches(run, state, reason, err)
+  local f = redis.call('HMGET', K.run(run), 'branches', 'model', 'prefix')
+  for index = 0, tonumber(f[1]) - 1 do
+    local attempt = redis.call('HGET', K.branch(run, index), 'attempt')
+    if withdraw_branch(run, index, f[2], f[3]) then
+      redis.call('PUBLISH', K.CONTROL, branch_job(run, index, attempt))
+      end_branch(run, index, state, reason, err)
+    end
+  end
+  drop_idle_prefill(f[3])
+end
+
+local function fail_prefix(prefix, err)
+  local runs = waiting_runs(prefix)
+  for _, run in ipairs(runs) do
+    redis.call('HSET', K.run(run), 'error', cmsgpack.pack(err))
+  end
+  local list = waiters(prefix)
+  redis.call('DEL', K.waiters(prefix))
+  redis.call('HSET', K.prefix(prefix), 'state', 'absent', 'worker', '')
+  for _, waiter in ipairs(list) do
+    fail_branch(waiter.run, waiter.index, err)
+  end
+end
+
+-- Is this attempt still the one that the ledger lets this worker run?
+local function branch_is_held(run, index, attempt, worker)
+  local f = redis.call('HMGET', K.branch(run, index), 'state', 'attempt', 'worker')
+  return f[1] == 'running' and tonumber(f[2]) == tonumber(attempt) and f[3] == worker
+end
+local function prefill_is_held(prefix, generation, worker)
+  local f = redis.call('HMGET', K.prefix(prefix), 'state', 'generation', 'worker')
+  return f[1] == 'running' and tonumber(f[2]) == tonumber(generation) and f[3] == worker
+end

@@ -1,0 +1,220 @@
+"""The ledger's view of runs: accept, read, cancel, follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from arq.connections import ArqRedis
+
+from swarmkv.protocol import keys
+from swarmkv.protocol.broker import broker_errors
+from swarmkv.protocol.codec import decode, encode, unpack
+from swarmkv.protocol.errors import ProtocolError, RunNotFound, UnknownModel
+from swarmkv.protocol.events import Event, decode_events
+from swarmkv.protocol.ledger.scripts import Scripts
+from swarmkv.protocol.messages import (
+    BranchReport,
+    BranchResult,
+    BranchSpec,
+    BranchTimings,
+    ErrorInfo,
+    RunReport,
+    RunSpec,
+    TokenCounts,
+)
+
+Fields = dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """One line of a listing; times are epoch milliseconds of Redis' clock."""
+
+    run_id: str
+    name: str
+    state: str
+    model: str
+    branches: int
+    open: int
+    created_ms: int
+
+
+class RunLedger:
+    """Runs and their branches, as producers and readers use them."""
+
+    def __init__(self, redis: ArqRedis, scripts: Scripts) -> None:
+        self._redis: Any = redis  # redis-py types every reply as value or awaitable
+        self._scripts = scripts
+
+    async def submit(
+        self,
+        spec: RunSpec,
+        branches: Sequence[BranchSpec],
+        document: bytes,
+        *,
+        deadline_ms: int,
+        ttl_ms: int,
+        any_model: bool,
+    ) -> None:
+        """Accept a run: durable when this returns. The document is sent only if Redis lacks it.
+
+        Raises UnknownModel, BrokerError; nothing was accepted then.
+        """
+        arguments: dict[str, Any] = {
+            "run": spec.run_id,
+            "spec": encode(spec),
+            "name": spec.name,
+            "model": spec.prefix.model,
+            "prefix": spec.prefix.prefix_id,
+            "prefix_spec": encode(spec.prefix),
+            "document": spec.prefix.document,
+            "branches": [[branch.name, encode(branch)] for branch in branches],
+            "deadline_ms": deadline_ms,
+            "ttl_ms": ttl_ms,
+            "any_model": any_model,
+        }
+        answer = await self._scripts.run("submit", **arguments)
+        if answer[0] == b"document_missing":
+            with broker_errors():
+                await self._redis.set(
+                    keys.key("document", digest=spec.prefix.document),
+                    document,
+                    px=deadline_ms + ttl_ms,
+                )
+            answer = await self._scripts.run("submit", **arguments)
+        self._check_accepted(answer, spec.prefix.model)
+
+    def _check_accepted(self, answer: list[bytes], model: str) -> None:
+        if answer[0] == b"unknown_model":
+            known = ", ".join(sorted(name.decode() for name in answer[1:])) or "none"
+            raise UnknownModel(
+                f"No worker ever announced the model {model!r}; known models: {known}.",
+                hint="Start a worker for it, name a known one, or accept any with --any-model.",
+            )
+        if answer[0] != b"accepted":
+            raise ProtocolError(f"The ledger refused the run: {answer[0].decode()}.")
+
+    async def cancel(self, run: str) -> bool:
+        """End every open branch as cancelled; False if the run had ended. Raises RunNotFound."""
+        answer = await self._scripts.run("cancel", run=run)
+        if answer == b"unknown":
+            raise RunNotFound(f"There is no run {run!r}.")
+        return bool(answer == b"cancelled")
+
+    async def report(self, run: str) -> RunReport:
+        """The run as it is now; raises RunNotFound."""
+        with broker_errors():
+            fields = _text_keys(await self._redis.hgetall(keys.key("run", run=run)))
+            if not fields:
+                raise RunNotFound(f"There is no run {run!r}.")
+            pipe = self._redis.pipeline(transaction=False)
+            for index in range(int(fields["branches"])):
+                pipe.hgetall(keys.key("branch", run=run, index=index))
+            pipe.time()
+            *rows, now = await pipe.execute()
+        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+        return _run_report(run, fields, [_text_keys(row) for row in rows], now_ms)
+
+    async def listing(self, limit: int) -> list[RunSummary]:
+        """The newest runs first; ids whose run has expired are dropped from the index."""
+        with broker_errors():
+            ids = [item.decode() for item in await self._redis.zrevrange(keys.RUNS, 0, limit - 1)]
+            pipe = self._redis.pipeline(transaction=False)
+            for run in ids:
+                pipe.hmget(
+                    keys.key("run", run=run),
+                    "name",
+                    "state",
+                    "model",
+                    "branches",
+                    "open",
+                    "created_ms",
+                )
+            rows = await pipe.execute() if ids else []
+            expired = [run for run, row in zip(ids, rows, strict=True) if row[0] is None]
+            if expired:
+                await self._redis.zrem(keys.RUNS, *expired)
+        return [
+            RunSummary(
+                run,
+                row[0].decode(),
+                row[1].decode(),
+                row[2].decode(),
+                int(row[3]),
+                int(row[4]),
+                int(row[5]),
+            )
+            for run, row in zip(ids, rows, strict=True)
+            if row[0] is not None
+        ]
+
+    async def read_events(self, run: str, after: str, block_ms: int) -> tuple[str, list[Event]]:
+        """The id to go on from, and the events behind stream id `after` ("0": all), waiting `block_ms`."""
+        with broker_errors():
+            answer = await self._redis.xread({keys.key("events", run=run): after}, count=500, block=block_ms)
+        events: list[Event] = []
+        for _, entries in answer or []:
+            for entry_id, entry in entries:
+                after = entry_id.decode()
+                events += decode_events(entry[b"e"])
+        return after, events
+
+    async def exists(self, run: str) -> bool:
+        """Is the run kept?"""
+        with broker_errors():
+            return bool(await self._redis.exists(keys.key("run", run=run)))
+
+
+def _text_keys(row: dict[bytes, bytes]) -> Fields:
+    return {name.decode(): value for name, value in row.items()}
+
+
+def _run_report(run: str, fields: Fields, rows: list[Fields], now_ms: int) -> RunReport:
+    prefill_ms = float(fields["prefill_ms"])
+    branches = tuple(_branch_report(row) for row in rows if row)
+    restored = sum(branch.tokens.reused > 0 for branch in branches)
+    alone_ms = float(fields.get("snapshot_prefill_ms", b"0"))
+    end_ms = int(fields.get("finished_ms", now_ms))
+    snapshot = fields.get("snapshot")
+    error = fields.get("error")
+    return RunReport.model_validate(
+        {
+            "run_id": run,
+            "state": fields["state"].decode(),
+            "name": fields["name"].decode(),
+            "model": fields["model"].decode(),
+            "document_tokens": int(fields.get("tokens", 0)),
+            "prefills_run": int(fields["prefills_run"]),
+            "prefill_ms": prefill_ms,
+            "prefill_saved_ms": max(0.0, restored * alone_ms - prefill_ms),
+            "wall_ms": float(end_ms - int(fields["created_ms"])),
+            "snapshot": snapshot.decode() if snapshot else None,
+            "error": ErrorInfo.model_validate(unpack(error)) if error else None,
+            "branches": branches,
+        }
+    )
+
+
+def _branch_report(row: Fields) -> BranchReport:
+    result = decode(BranchResult, row["result"]) if "result" in row else None
+    worker = row.get("worker", b"").decode()
+    return BranchReport.model_validate(
+        {
+            "name": row["name"].decode(),
+            "state": row["state"].decode(),
+            "text": result.text if result else "",
+            "finish_reason": result.finish_reason if result else None,
+            "error": result.error if result else None,
+            "attempts": int(row["attempt"]),
+            "worker": worker or None,
+            "tokens": result.tokens if result else TokenCounts(),
+            "timings_ms": result.timings_ms if result else BranchTimings(),
+        }
+    )
+
+
+def run_spec(data: bytes) -> RunSpec:
+    """The spec of a run as it was submitted."""
+    return decode(RunSpec, data)

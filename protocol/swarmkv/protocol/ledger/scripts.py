@@ -1,0 +1,44 @@
+"""Loading and running the ledger's Lua scripts: one msgpack map in, plain values out."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from arq.connections import ArqRedis
+from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
+
+from swarmkv.protocol.broker import broker_errors
+from swarmkv.protocol.codec import pack
+from swarmkv.protocol.keys import lua_key_functions
+
+
+@cache
+def source(name: str) -> str:
+    """Whole Lua text of the script called `name`: key functions, common part, then its own."""
+    folder = files("swarmkv.protocol.ledger") / "lua"
+    arq = (
+        f"local ARQ = {{job = '{job_key_prefix}', in_progress = '{in_progress_key_prefix}', "
+        f"retry = '{retry_key_prefix}'}}"
+    )
+    parts = [lua_key_functions(), arq, "local a = cmsgpack.unpack(ARGV[1])"]
+    parts += [(folder / f"{part}.lua").read_text("utf-8") for part in ("common", name)]
+    return "\n".join(parts)
+
+
+class Scripts:
+    """Runs scripts on one connection pool; a script is sent once and called by its digest after that."""
+
+    def __init__(self, redis: ArqRedis, *, max_events: int) -> None:
+        self._redis = redis
+        self._max_events = max_events
+        self._registered: dict[str, Any] = {}
+
+    async def run(self, name: str, **arguments: Any) -> Any:
+        """The script's answer; raises BrokerError."""
+        script = self._registered.get(name)
+        if script is None:
+            script = self._registered[name] = self._redis.register_script(source(name))
+        with broker_errors():
+            return await script(args=[pack({**arguments, "max_events": self._max_events})])
