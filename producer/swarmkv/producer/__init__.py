@@ -1,0 +1,17 @@
+"""Submit a run, follow it, collect its results."""
+
+from swarmkv.producer.handle import RunHandle
+from swarmkv.producer.producer import Producer
+from swarmkv.producer.sync import SyncProducer, SyncRunHandle
+from swarmkv.protocol.messages import BranchReport, BranchSpec, RunReport, Sampling
+
+__all__ = [
+    "BranchReport",
+    "BranchSpec",
+    "Producer",
+    "RunHandle",
+    "RunReport",
+    "Sampling",
+    "SyncProducer",
+    "SyncRunHandle",
+]

@@ -15,6 +15,7 @@ _TEMPLATES = {
     "run": "swarmkv:run:{run}",  # hash: spec, state, counts, times
     "branch": "swarmkv:run:{run}:branch:{index}",  # hash: spec, state, attempt, result
     "events": "swarmkv:run:{run}:events",  # stream, bounded; field "e" holds a list of events
+    "done": "swarmkv:run:{run}:done",  # stream of one entry, written when the run ends
     "prefix": "swarmkv:prefix:{prefix}",  # hash: spec, state, generation, snapshot
     "waiters": "swarmkv:prefix:{prefix}:waiters",  # set of branch members waiting for the snapshot
     "snapshot": "swarmkv:snapshot:{snapshot}",  # set of prefix ids that this snapshot serves

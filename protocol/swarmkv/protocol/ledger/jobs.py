@@ -125,7 +125,7 @@ class JobLedger:
     async def rebuild(
         self, worker: str, branch: TakenBranch, error: SwarmkvError, *, max_rebuilds: int
     ) -> str:
-        """The branch's snapshot is unusable: wait for a new one, or fail after too many. Returns the new state."""
+        """The branch's snapshot is unusable: wait for a new one, or fail after too many. Returns the state."""
         answer: bytes = await self._scripts.run(
             "rebuild",
             run=branch.run_id,

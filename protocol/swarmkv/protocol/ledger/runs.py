@@ -161,6 +161,11 @@ class RunLedger:
                 events += decode_events(entry[b"e"])
         return after, events
 
+    async def wait_done(self, run: str, block_ms: int) -> bool:
+        """Wait up to `block_ms` for the run's end, without reading its events."""
+        with broker_errors():
+            return bool(await self._redis.xread({keys.key("done", run=run): "0"}, block=block_ms))
+
     async def exists(self, run: str) -> bool:
         """Is the run kept?"""
         with broker_errors():

@@ -136,6 +136,9 @@ local function finish_run(run)
     redis.call('PEXPIRE', K.branch(run, index), f[5])
   end
   redis.call('PEXPIRE', key, f[5])
+  redis.call('PEXPIRE', K.events(run), f[5])
+  redis.call('XADD', K.done(run), '*', 'state', state)
+  redis.call('PEXPIRE', K.done(run), f[5])
 end
 
 -- A branch reaches its end, once. `result` is the stored message, `shown` the same as a map for followers.

@@ -1,0 +1,79 @@
+"""A submitted run, as its producer or any other process sees it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from swarmkv.protocol.errors import RunNotFinished, RunNotFound
+from swarmkv.protocol.events import Event, RunDone, RunWarning
+from swarmkv.protocol.ledger import Ledger
+from swarmkv.protocol.messages import RunReport
+from swarmkv.protocol.settings import Settings
+
+BLOCK_MS = 1_000  # one blocking read; far below the socket's timeout
+
+
+class RunHandle:
+    """Follow, collect or cancel one run. Handles are cheap: open as many as you like, in any process."""
+
+    def __init__(
+        self, ledger: Ledger, run_id: str, settings: Settings, warnings: tuple[RunWarning, ...] = ()
+    ) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self.id = run_id
+        self.warnings = warnings
+
+    async def report(self) -> RunReport:
+        """The run as it is now, finished or not. Raises RunNotFound, BrokerError."""
+        await self._mend()
+        return await self._ledger.runs.report(self.id)
+
+    async def results(self, timeout_s: float | None = None) -> RunReport:
+        """Wait for the run's end and return its report: branches by name, in order of submission.
+
+        A failed branch is a report with its error, never an exception. Raises RunNotFinished when `timeout_s`
+        passes first, RunNotFound, BrokerError.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._wait_done()
+        except TimeoutError as exc:
+            raise RunNotFinished(
+                f"Run {self.id} has not ended within {timeout_s:g} s.",
+                hint=f"Try `swarmkv results {self.id}`.",
+            ) from exc
+        return await self._ledger.runs.report(self.id)
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Every event of the run from its beginning, live, ending with RunDone.
+
+        A BranchRestarted voids the text of earlier attempts. Raises RunNotFound, BrokerError.
+        """
+        after = "0"
+        while True:
+            after, events = await self._ledger.runs.read_events(self.id, after, BLOCK_MS)
+            for event in events:
+                yield event
+                if isinstance(event, RunDone):
+                    return
+            if not events:
+                report = await self.report()
+                if report.is_finished:  # its end was trimmed from the bounded stream
+                    yield RunDone(state=report.state, error=report.error)
+                    return
+
+    async def cancel(self) -> bool:
+        """End every open branch as cancelled; False if the run had ended. Raises RunNotFound, BrokerError."""
+        return await self._ledger.runs.cancel(self.id)
+
+    async def _wait_done(self) -> None:
+        while not await self._ledger.runs.wait_done(self.id, BLOCK_MS):
+            if not await self._ledger.runs.exists(self.id):
+                raise RunNotFound(f"There is no run {self.id!r}.")
+            await self._mend()
+
+    async def _mend(self) -> None:
+        # With no worker alive nobody else would notice that a deadline has passed.
+        await self._ledger.fleet.sweep(max_solo_crashes=self._settings.max_solo_crashes)

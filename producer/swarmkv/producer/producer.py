@@ -1,0 +1,136 @@
+"""Submitting runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from arq.connections import ArqRedis
+
+from swarmkv.producer.handle import RunHandle
+from swarmkv.producer.validate import (
+    BranchLike,
+    checked_branches,
+    checked_document,
+    checked_name,
+    checked_text,
+)
+from swarmkv.protocol.broker import connect
+from swarmkv.protocol.errors import InvalidInput
+from swarmkv.protocol.events import RunWarning
+from swarmkv.protocol.identity import digest_bytes
+from swarmkv.protocol.ledger import Ledger, LiveWorker, RunSummary
+from swarmkv.protocol.messages import PrefixSpec, RunSpec, Sampling
+from swarmkv.protocol.settings import Settings, load_settings
+
+MAX_RUN_NAME_BYTES = 200
+
+
+class Producer:
+    """Submits runs to one Redis; an async context manager that owns its connections.
+
+    async with Producer() as producer:
+        run = await producer.submit(text, ["What is claimed?", ("risks", "Which risks are named?")])
+        report = await run.results()
+    """
+
+    def __init__(self, redis_url: str | None = None, settings: Settings | None = None) -> None:
+        self._settings = settings or load_settings()
+        self._url = redis_url or self._settings.redis_url
+        self._redis: ArqRedis = connect(self._url, timeout_s=self._settings.redis_timeout_s)
+        self._ledger = Ledger(self._redis, max_events=self._settings.max_events)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; handles of this producer stop working."""
+        await self._redis.aclose(close_connection_pool=True)
+
+    async def submit(
+        self,
+        document: str | bytes,
+        branches: Sequence[BranchLike],
+        *,
+        model: str = "default",
+        system: str | None = None,
+        template: str | None = None,
+        name: str | None = None,
+        sampling: Sampling | None = None,
+        deadline_s: float | None = None,
+        any_model: bool = False,
+    ) -> RunHandle:
+        """Accept a run: when this returns it is durable in Redis, and it will end.
+
+        `branches` are prompts, (name, prompt) pairs, mappings or BranchSpecs; `sampling` is the default of those
+        that carry none. `template` replaces the model's own: text with {document} and then {prompt}. Raises
+        InvalidDocument, InvalidBranch, UnknownModel, BrokerError; nothing was accepted then.
+        """
+        data = checked_document(document, self._settings)
+        specs = checked_branches(branches, sampling, self._settings)
+        checked_name(model, "The model alias")
+        prefix = PrefixSpec(
+            model=model,
+            document=digest_bytes(data),
+            system=checked_text(system, "The system text", self._settings.max_prompt_bytes),
+            template=checked_text(template, "The template", self._settings.max_prompt_bytes),
+        )
+        run_id = secrets.token_hex(6)
+        spec = RunSpec(
+            run_id=run_id,
+            name=checked_text(name, "The run's name", MAX_RUN_NAME_BYTES) or run_id,
+            prefix=prefix,
+            document_bytes=len(data),
+        )
+        await self._ledger.runs.submit(
+            spec,
+            specs,
+            data,
+            deadline_ms=_deadline_ms(deadline_s, self._settings),
+            ttl_ms=self._settings.result_ttl_ms,
+            any_model=any_model,
+        )
+        warnings = await self._worker_warnings(model)
+        if warnings:
+            await self._ledger.jobs.emit({run_id: list(warnings)})
+        return RunHandle(self._ledger, run_id, self._settings, warnings)
+
+    def run(self, run_id: str) -> RunHandle:
+        """A handle on a run submitted earlier, here or elsewhere."""
+        return RunHandle(self._ledger, run_id, self._settings)
+
+    async def runs(self, limit: int = 20) -> list[RunSummary]:
+        """The newest runs first."""
+        return await self._ledger.runs.listing(limit)
+
+    async def workers(self) -> list[LiveWorker]:
+        """Workers with a live heartbeat."""
+        return await self._ledger.fleet.workers()
+
+    async def _worker_warnings(self, model: str) -> tuple[RunWarning, ...]:
+        roles = {live.info.role for live in await self.workers() if live.info.model == model}
+        missing = [role for role in ("prefill", "branch") if role not in roles]
+        return tuple(
+            RunWarning(
+                message=f"No {role} worker for model {model!r} is alive; the run waits for one.",
+                hint=f"Start one with `swarmkv worker {role}`; the run ends by its deadline in any case.",
+            )
+            for role in missing
+        )
+
+
+def _deadline_ms(deadline_s: float | None, settings: Settings) -> int:
+    if deadline_s is None:
+        return settings.deadline_ms
+    if not 0 < deadline_s <= 31_536_000:
+        raise InvalidInput(
+            f"The deadline of {deadline_s:g} s is out of range.", hint="Use more than 0 and at most a year."
+        )
+    return max(1, int(deadline_s * 1000))
