@@ -69,8 +69,8 @@ class Producer:
     ) -> RunHandle:
         """Accept a run: when this returns it is durable in Redis, and it will end.
 
-        `branches` are prompts, (name, prompt) pairs, mappings or BranchSpecs; `sampling` is the default of those
-        that carry none. `template` replaces the model's own: text with {document} and then {prompt}. Raises
+        `branches` are prompts, (name, prompt) pairs, mappings or BranchSpecs; `sampling` is the default of
+        those that carry none. `template` replaces the model's own: text with {document} and then {prompt}. Raises
         InvalidDocument, InvalidBranch, UnknownModel, BrokerError; nothing was accepted then.
         """
         data = checked_document(document, self._settings)

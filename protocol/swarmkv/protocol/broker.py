@@ -67,6 +67,7 @@ def broker_errors() -> Iterator[None]:
         raise BrokerError(
             f"Redis refused the user name or password ({exc}).",
             hint="Put the right ones into SWARMKV_REDIS_URL: redis://user:password@host:port/0.",
+            is_passing=False,
         ) from exc
     except OutOfMemoryError as exc:
         raise BrokerError(
@@ -75,12 +76,16 @@ def broker_errors() -> Iterator[None]:
         ) from exc
     except ReadOnlyError as exc:
         raise BrokerError(
-            "This Redis is a read-only replica.", hint="Point SWARMKV_REDIS_URL at the primary."
+            "This Redis is a read-only replica.",
+            hint="Point SWARMKV_REDIS_URL at the primary.",
+            is_passing=False,
         ) from exc
     except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
         raise BrokerError(f"Redis cannot be reached ({_reason(exc)}).") from exc
     except ResponseError as exc:
-        raise BrokerError(f"Redis refused a command ({exc}).", hint=_response_hint(str(exc))) from exc
+        hint = _response_hint(str(exc))
+        is_passing = "LOADING" in str(exc) or "BUSY" in str(exc)
+        raise BrokerError(f"Redis refused a command ({exc}).", hint=hint, is_passing=is_passing) from exc
     except RedisError as exc:
         raise BrokerError(f"Redis failed ({_reason(exc)}).") from exc
 

@@ -70,6 +70,10 @@ class BrokerError(SwarmkvError):
     code = "broker"
     default_hint = "Check SWARMKV_REDIS_URL, or start a broker with `swarmkv up`."
 
+    def __init__(self, message: str, *, hint: str = "", is_passing: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.is_passing = is_passing  # False: waiting will not help, a setting must change
+
 
 class ProtocolError(SwarmkvError):
     code = "protocol"

@@ -38,11 +38,15 @@ class BranchStarted(Message):
 
 
 class BranchText(Message):
-    """`text` continues what this attempt said before."""
+    """`text` continues what this attempt said before; `offset` is how many characters that was.
+
+    After a lost connection a worker may write a piece twice: a follower drops what lies before its own offset.
+    """
 
     type: Literal["branch_text"] = "branch_text"
     branch: str
     attempt: int
+    offset: int
     text: str
 
 

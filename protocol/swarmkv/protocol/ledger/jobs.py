@@ -67,9 +67,7 @@ class JobLedger:
         self._redis: Any = redis  # redis-py types every reply as value or awaitable
         self._scripts = scripts
 
-    async def take_prefills(
-        self, alias: str, worker: str, *, limit: int, lease_ms: int
-    ) -> list[TakenPrefill]:
+    async def take_prefills(self, alias: str, worker: str, *, limit: int, lease_ms: int) -> list[TakenPrefill]:
         """Lease up to `limit` queued prefills of a model."""
         _, taken, _ = await self._take("prefill", alias, worker, limit, lease_ms)
         return [
@@ -117,15 +115,11 @@ class JobLedger:
     async def hand_back(self, worker: str, jobs: Sequence[str], *, reason: str, delay_ms: int = 0) -> int:
         """Queue jobs of this worker again without blame. `delay_ms` is for prefills. Returns how many."""
         return int(
-            await self._scripts.run(
-                "handback", worker=worker, jobs=list(jobs), reason=reason, delay_ms=delay_ms
-            )
+            await self._scripts.run("handback", worker=worker, jobs=list(jobs), reason=reason, delay_ms=delay_ms)
         )
 
-    async def rebuild(
-        self, worker: str, branch: TakenBranch, error: SwarmkvError, *, max_rebuilds: int
-    ) -> str:
-        """The branch's snapshot is unusable: wait for a new one, or fail after too many. Returns the state."""
+    async def rebuild(self, worker: str, branch: TakenBranch, error: SwarmkvError, *, max_rebuilds: int) -> str:
+        """A branch's snapshot is unusable: wait for a new one, or fail after too many. Returns a state."""
         answer: bytes = await self._scripts.run(
             "rebuild",
             run=branch.run_id,

@@ -1,0 +1,185 @@
+"""The branch worker: as many branches at once as the engine has slots, each from a restored snapshot.
+
+load (map the snapshot, compare identity and prefix) ─▶ admit (tokens, does it fit?)
+  ─▶ execute (the engine restores once, forks, decodes all in one batch) ─▶ classify ─▶ record (once)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from arq.connections import ArqRedis
+
+from swarmkv.protocol.errors import (
+    BrokerError,
+    EngineError,
+    OutOfCells,
+    SnapshotError,
+    SwarmkvError,
+)
+from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch, error_info
+from swarmkv.protocol.messages import (
+    BranchResult,
+    BranchTimings,
+    TokenCounts,
+    WorkerInfo,
+)
+from swarmkv.protocol.settings import Settings
+from swarmkv.snapshots import Snapshot, SnapshotStore
+from swarmkv.workers.bridge import Ending, EngineBridge, Progress
+from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobFailed
+from swarmkv.workers.leased import LeasedWorker
+from swarmkv.workers.opened import OpenSnapshots
+from swarmkv.workers.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+
+class BranchWorker(LeasedWorker[TakenBranch]):
+    """Takes branches of one model. The engine and the store are shared with the caller, who closes them."""
+
+    role = "branch"
+
+    def __init__(
+        self,
+        redis: ArqRedis,
+        ledger: Ledger,
+        settings: Settings,
+        info: WorkerInfo,
+        engine: Engine,
+        bridge: EngineBridge,
+        store: SnapshotStore,
+    ) -> None:
+        super().__init__(redis, ledger, settings, info, settings.slots)
+        self._engine = engine
+        self._bridge = bridge
+        self._snapshots = OpenSnapshots(store, keep=settings.residents)
+        self._outbox = Outbox(ledger, info.id, flush_s=settings.flush_s)
+
+    async def _take(self, limit: int) -> list[TakenBranch]:
+        return await self.ledger.jobs.take_branches(
+            self.info.model, self.info.id, limit=limit, lease_ms=self.settings.lease_ms
+        )
+
+    def _abandon(self, job_id: str) -> None:
+        self._engine.cancel(job_id)
+
+    def _side_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        return {**super()._side_tasks(), "outbox": self._outbox.run}
+
+    async def serve(self) -> None:
+        """Work until `stop`; mappings are closed afterwards."""
+        try:
+            await super().serve()
+        finally:
+            self._snapshots.close()
+
+    async def _execute(self, taken: TakenBranch) -> None:
+        try:
+            await self._run(taken)
+        except SnapshotError as exc:
+            await self._rebuild(taken, exc)
+        except OutOfCells:
+            await self._guarded(
+                self.ledger.jobs.hand_back(self.info.id, [taken.job_id], reason="no cells were free")
+            )
+        except BrokerError as exc:
+            logger.warning("branch %s: %s", taken.job_id, exc, extra={"action": "broker_lost"})
+        except SwarmkvError as exc:
+            await self._record(taken, _failure(taken, exc))
+        except Exception as exc:  # a bug of ours: the branch must still end, with a reason
+            logger.exception("branch %s", taken.job_id, extra={"action": "branch_bug"})
+            error = EngineError(f"The branch failed unexpectedly: {exc!r}.")
+            await self._record(taken, _failure(taken, error))
+        finally:
+            self._outbox.drop(taken.job_id)
+
+    async def _run(self, taken: TakenBranch) -> None:
+        start_s = time.monotonic()
+        async with self._snapshots.lease(taken.snapshot) as snapshot:
+            self._check(taken, snapshot)
+            job = self._job_of(taken, snapshot)
+            ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken))
+            load_ms = (time.monotonic() - start_s) * 1000
+            self._engine.branch(job)
+            try:
+                event = await ending
+            except asyncio.CancelledError:
+                self._engine.cancel(taken.job_id)
+                raise
+        outcome = self._classify(taken, event, job.prefix_tokens, len(job.prompt), load_ms)
+        if outcome is not None:
+            await self._record(taken, outcome)
+
+    def _check(self, taken: TakenBranch, snapshot: Snapshot) -> None:
+        """The snapshot suits this engine, and holds this very prefix. Raises SnapshotMismatch."""
+        info, prefix = self._engine.info, taken.prefix
+        digest = self._engine.prefix_digest(prefix.system, prefix.document, prefix.template)
+        snapshot.meta.check(identity=info.identity, layout=info.layout, prefix_digest=digest)
+
+    def _job_of(self, taken: TakenBranch, snapshot: Snapshot) -> BranchJob:
+        return BranchJob(
+            id=taken.job_id,
+            snapshot=taken.snapshot,
+            payload=snapshot.payload,
+            prefix_tokens=snapshot.meta.prefix_tokens,
+            prompt=self._engine.suffix_tokens(taken.spec.prompt, taken.prefix.template),
+            sampling=taken.spec.sampling,
+            solo=taken.is_solo,
+        )
+
+    def _progressed(self, taken: TakenBranch, event: Progress) -> None:
+        assert isinstance(event, BranchProgressed)
+        self._outbox.text(taken, event.text)
+
+    def _classify(
+        self, taken: TakenBranch, event: Ending, prefix_tokens: int, prompt_tokens: int, load_ms: float
+    ) -> Outcome | None:
+        """What the engine's last word means; None when the branch is no longer ours. Raises what failed it."""
+        if isinstance(event, JobFailed):
+            raise event.error
+        if not isinstance(event, BranchEnded):
+            return None
+        result = BranchResult(
+            text=event.text,
+            finish_reason=event.finish_reason,
+            tokens=TokenCounts(
+                reused=prefix_tokens - event.recomputed,
+                recomputed=event.recomputed,
+                prompt=prompt_tokens,
+                generated=event.generated,
+            ),
+            timings_ms=BranchTimings(
+                queue=taken.queue_ms,
+                restore=event.restore_ms,
+                prompt=load_ms + event.prompt_ms,
+                first_token=load_ms + event.first_token_ms,
+                decode=event.decode_ms,
+                total=load_ms + event.total_ms,
+            ),
+        )
+        return Outcome(taken, "done", result)
+
+    async def _record(self, taken: TakenBranch, outcome: Outcome) -> None:
+        if not await self._outbox.finish(outcome):
+            logger.info("a newer attempt has branch %s", taken.job_id, extra={"action": "result_refused"})
+
+    async def _rebuild(self, taken: TakenBranch, error: SnapshotError) -> None:
+        logger.warning("snapshot of %s is unusable: %s", taken.job_id, error, extra={"action": "snapshot_unusable"})
+        self._snapshots.forget(taken.snapshot)
+        await self._guarded(
+            self.ledger.jobs.rebuild(self.info.id, taken, error, max_rebuilds=self.settings.max_rebuilds)
+        )
+
+
+def _failure(taken: TakenBranch, error: SwarmkvError) -> Outcome:
+    result = BranchResult(
+        finish_reason="error",
+        error=error_info(error),
+        timings_ms=BranchTimings(queue=taken.queue_ms),
+    )
+    return Outcome(taken, "failed", result)

@@ -1,0 +1,66 @@
+"""The bell: workers learn at once, over pub/sub, that something was queued or cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Any
+
+from arq.connections import ArqRedis
+from redis.exceptions import RedisError
+
+from swarmkv.protocol import keys
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+
+
+class Doorbell:
+    """Listens on the worker's queue channel and on the control channel until cancelled.
+
+    A missed ring costs no more than one poll: the queue itself is the truth, the bell only saves waiting.
+    """
+
+    def __init__(self, redis: ArqRedis, channel: str, on_cancel: Callable[[str], None]) -> None:
+        self._redis: Any = redis
+        self._channel = channel
+        self._on_cancel = on_cancel
+        self._rung = asyncio.Event()
+
+    def ring(self) -> None:
+        """Wake the worker from inside: a slot became free."""
+        self._rung.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when the bell rings, or after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._rung.wait()
+        except TimeoutError:
+            pass
+        self._rung.clear()
+
+    async def listen(self) -> None:
+        """Keep a subscription alive, through any loss of the connection."""
+        while True:
+            try:
+                await self._subscribe()
+            except (RedisError, OSError) as exc:
+                logger.debug("doorbell lost: %s", exc, extra={"action": "doorbell_lost"})
+            await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
+
+    async def _subscribe(self) -> None:
+        async with self._redis.pubsub() as pubsub:
+            await pubsub.subscribe(self._channel, keys.CONTROL)
+            self.ring()  # something may have been queued while nobody listened
+            while True:
+                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=30)
+                if message is None:
+                    continue
+                if message["channel"] == keys.CONTROL.encode():
+                    self._on_cancel(message["data"].decode())
+                else:
+                    self.ring()

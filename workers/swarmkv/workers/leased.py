@@ -1,0 +1,258 @@
+"""What both workers are: arq workers whose jobs are leased from the ledger.
+
+Kept of arq: the job format in Redis, the limit on jobs, the running of a job's coroutine, its bookkeeping keys.
+Replaced: how jobs are taken (one script for many, which also leases them), slow polling (a bell), and ending on a
+lost connection (wait, then go on with the model still loaded).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Generic, TypeVar
+
+import arq.worker
+from arq.connections import ArqRedis
+from redis.exceptions import RedisError
+
+from swarmkv.protocol import keys
+from swarmkv.protocol.codec import pack, unpack
+from swarmkv.protocol.errors import BrokerError
+from swarmkv.protocol.ledger import Ledger, TakenBranch, TakenPrefill
+from swarmkv.protocol.ledger.jobs import Role
+from swarmkv.protocol.messages import WorkerInfo
+from swarmkv.protocol.settings import Settings
+from swarmkv.workers.doorbell import Doorbell
+
+logger = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+JOB_TIMEOUT_S = 366 * 86_400  # the run's deadline is what ends a job, not arq
+Taken = TypeVar("Taken", TakenBranch, TakenPrefill)
+
+
+def new_worker_id(role: Role) -> str:
+    """A worker's id: role, host, pid, and a random part, since pids come again."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+
+
+class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
+    """Takes jobs of one role and model, renews their leases, and gives back what it cannot finish.
+
+    Subclasses say how to take and how to execute. `serve` runs until `stop` is called or a side task dies.
+    """
+
+    role: Role
+
+    def __init__(
+        self, redis: ArqRedis, ledger: Ledger, settings: Settings, info: WorkerInfo, max_jobs: int
+    ) -> None:
+        super().__init__(
+            functions=[arq.worker.func(self._job, name=info.role)],
+            queue_name=keys.key("queue", role=info.role, alias=info.model),
+            redis_pool=redis,
+            handle_signals=False,
+            max_jobs=max_jobs,
+            job_timeout=JOB_TIMEOUT_S,
+            keep_result=0,
+            log_results=False,
+            job_serializer=pack,
+            job_deserializer=unpack,
+        )
+        self.in_progress_timeout_s = settings.lease_s
+        self.ledger = ledger
+        self.settings = settings
+        self.info = info
+        self.held: dict[str, Taken] = {}
+        channel = keys.key("doorbell", role=info.role, alias=info.model)
+        self.bell = Doorbell(redis, channel, self._control)
+        self._stopping = asyncio.Event()
+        self._spawned: set[asyncio.Task[None]] = set()
+
+    # -- what a role adds
+
+    @abstractmethod
+    async def _take(self, limit: int) -> list[Taken]:
+        """Lease up to `limit` jobs."""
+
+    @abstractmethod
+    async def _execute(self, taken: Taken) -> None:
+        """Run one leased job to its recorded end."""
+
+    @abstractmethod
+    def _abandon(self, job_id: str) -> None:
+        """Stop working on a job that is no longer this worker's."""
+
+    def _side_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        """Named coroutines that run beside the jobs for the worker's whole life."""
+        return {
+            "take": self._take_loop,
+            "doorbell": self.bell.listen,
+            "heartbeat": self._beat_loop,
+            "sweep": self._sweep_loop,
+        }
+
+    # -- life
+
+    async def serve(self) -> None:
+        """Work until `stop`; raises what killed a side task, since nothing may go on half alive."""
+        await self._announce()
+        async with asyncio.TaskGroup() as group:
+            side = [
+                group.create_task(_run(work), name=f"{self.info.id}:{name}")
+                for name, work in self._side_tasks().items()
+            ]
+            await self._stopping.wait()
+            await self._wind_down()
+            for task in side:
+                task.cancel()
+
+    def stop(self) -> None:
+        """Take no more jobs; `serve` returns once held ones are finished or handed back."""
+        self.allow_pick_jobs = False
+        self._stopping.set()
+
+    async def _announce(self) -> None:
+        while True:
+            try:
+                await self._beat()
+                return
+            except BrokerError as exc:
+                logger.warning("waiting for Redis: %s", exc.message, extra={"action": "broker_lost"})
+                await self._retry_pause()
+
+    async def _wind_down(self) -> None:
+        """Finish within the grace time, hand back the rest, leave."""
+        if self.tasks:
+            await asyncio.wait(self.tasks.values(), timeout=self.settings.grace_s)
+        unfinished = list(self.held)
+        try:
+            if unfinished:
+                returned = await self.ledger.jobs.hand_back(
+                    self.info.id, unfinished, reason="its worker is stopping"
+                )
+                logger.info("handed back %d jobs", returned, extra={"action": "jobs_handed_back"})
+            await self.ledger.fleet.leave(self.info.id)
+        except BrokerError as exc:
+            logger.warning(
+                "could not hand back %d jobs, their leases will run out: %s",
+                len(unfinished),
+                exc.message,
+                extra={"action": "hand_back_failed"},
+            )
+        for job_id in unfinished:
+            self._abandon(job_id)
+        if self.tasks:
+            await asyncio.wait(self.tasks.values(), timeout=self.settings.grace_s)
+
+    # -- jobs
+
+    async def _take_loop(self) -> None:
+        while True:
+            try:
+                await self._poll_iteration()
+            except (BrokerError, RedisError, OSError) as exc:
+                logger.warning("waiting for Redis: %s", exc, extra={"action": "broker_lost"})
+                await self._retry_pause()
+                continue
+            await self.bell.wait(self.settings.poll_s)
+
+    async def _poll_iteration(self) -> None:
+        """Replaces arq's: take as many jobs as there is room for, in one script."""
+        room = self.max_jobs - self.job_counter
+        if self.allow_pick_jobs and room > 0:
+            for taken in await self._take(room):
+                self.held[taken.job_id] = taken
+                self._start(taken.job_id)
+        await self.heart_beat()
+
+    def _start(self, job_id: str) -> None:
+        self.job_counter += 1
+        task = self.loop.create_task(self._run_leased(job_id), name=job_id)
+        self.tasks[job_id] = task
+        task.add_done_callback(lambda _: self._job_ended(job_id))
+
+    def _job_ended(self, job_id: str) -> None:
+        self.job_counter -= 1
+        self.tasks.pop(job_id, None)
+        self.bell.ring()
+
+    async def _run_leased(self, job_id: str) -> None:
+        try:
+            await self.run_job(job_id, 0)
+        except (RedisError, OSError) as exc:
+            # arq could not read or tidy its keys. The ledger decides: an unfinished job's lease runs out.
+            logger.warning("job %s: %s", job_id, exc, extra={"action": "job_keys_lost", "job": job_id})
+        finally:
+            self.held.pop(job_id, None)
+
+    async def _job(self, ctx: dict[str, Any], _id: str, *, number: int) -> None:  # noqa: ARG002
+        """The arq function. It never raises: the outcome is in the ledger, arq keeps no results."""
+        taken = self.held.get(ctx["job_id"])
+        if taken is not None:
+            await self._execute(taken)
+
+    # -- heartbeat, repair, control
+
+    async def _beat_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s)
+            try:
+                await self._beat()
+            except BrokerError as exc:
+                logger.debug("no heartbeat: %s", exc.message, extra={"action": "beat_failed"})
+
+    async def _beat(self) -> None:
+        info = self.info.model_copy(update={"slots_used": len(self.held)})
+        held = list(self.held)
+        for job_id in await self.ledger.fleet.beat(info, held, lease_ms=self.settings.lease_ms):
+            if job_id in self.held:
+                logger.info("job %s is no longer ours", job_id, extra={"action": "lease_lost", "job": job_id})
+                self._abandon(job_id)
+
+    async def _sweep_loop(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.sweep_s * (0.75 + random.random() / 2))  # noqa: S311
+            try:
+                counts = await self.ledger.fleet.sweep(max_solo_crashes=self.settings.max_solo_crashes)
+            except BrokerError:
+                continue
+            if counts.leases or counts.deadlines or counts.requeued:
+                logger.info("swept %s", counts, extra={"action": "swept"})
+
+    def _control(self, job_id: str) -> None:
+        if job_id in self.held:
+            self._abandon(job_id)
+
+    def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        """A short task that nobody waits for; what it could not tell Redis is dropped."""
+
+        async def told() -> None:
+            try:
+                await work
+            except BrokerError as exc:
+                logger.debug("%s: %s", name, exc.message, extra={"action": "broker_lost"})
+
+        task = self.loop.create_task(told(), name=f"{self.info.id}:{name}")
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
+
+    async def _guarded(self, change: Awaitable[object]) -> None:
+        """Make a change of the ledger; if Redis is away, the lease will run out and say the same."""
+        try:
+            await change
+        except BrokerError as exc:
+            logger.warning("not recorded: %s", exc.message, extra={"action": "broker_lost"})
+
+    async def _retry_pause(self) -> None:
+        await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
+
+
+async def _run(work: Callable[[], Awaitable[None]]) -> None:
+    await work()

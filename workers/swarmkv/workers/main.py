@@ -1,0 +1,158 @@
+"""A worker process: one engine, one or both roles, from start to a stop in stages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from arq.connections import ArqRedis
+
+from swarmkv.protocol.broker import broker_errors, connect, shown
+from swarmkv.protocol.errors import BrokerError, EngineError
+from swarmkv.protocol.ledger import Ledger
+from swarmkv.protocol.ledger.jobs import Role
+from swarmkv.protocol.messages import WorkerInfo
+from swarmkv.protocol.settings import Settings
+from swarmkv.snapshots import SnapshotStore
+from swarmkv.workers.branch import BranchWorker
+from swarmkv.workers.bridge import EngineBridge
+from swarmkv.workers.engine.jobs import Engine
+from swarmkv.workers.leased import new_worker_id
+from swarmkv.workers.models import resolve_model
+from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
+from swarmkv.workers.prefill import PrefillWorker
+
+logger = logging.getLogger(__name__)
+
+START_RETRY_S = 0.5
+Worker = PrefillWorker | BranchWorker
+
+
+def run_worker(role: WorkerRole, alias: str, model: str, settings: Settings) -> int:
+    """Serve one model until SIGTERM or SIGINT; blocking. Returns the process's exit code.
+
+    Raises ModelError and ConfigError before any job is taken, EngineError when the engine died.
+    """
+    return asyncio.run(_serve(role, alias, model, settings))
+
+
+async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -> int:
+    path = Path("null") if settings.null_engine else await asyncio.to_thread(resolve_model, model)
+    store = SnapshotStore(settings.store_dir, settings.store_budget_bytes)
+    if problem := store.problem():
+        logger.warning("%s", problem, extra={"action": "store_problem"})
+    redis = connect(settings.redis_url, timeout_s=settings.redis_timeout_s)
+    ledger = Ledger(redis, max_events=settings.max_events)
+    bridge = EngineBridge(asyncio.get_running_loop())
+    engine: Engine | None = None
+    try:
+        await _await_broker(redis, ledger, alias, settings)
+        config = engine_config(role, path, settings)
+        engine = await asyncio.to_thread(open_engine, config, settings, bridge.emit)
+        info = engine.info
+        await ledger.fleet.announce(alias, identity=info.identity, fingerprint=info.fingerprint)
+        roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
+        workers = [_worker(item, alias, redis, ledger, settings, engine, bridge, store) for item in roles]
+        await _run_workers(workers, bridge)
+    finally:
+        if engine is not None:
+            await asyncio.to_thread(engine.close)
+        await redis.aclose(close_connection_pool=True)
+    return 0
+
+
+def _worker(
+    role: Role,
+    alias: str,
+    redis: ArqRedis,
+    ledger: Ledger,
+    settings: Settings,
+    engine: Engine,
+    bridge: EngineBridge,
+    store: SnapshotStore,
+) -> Worker:
+    kind: Literal["prefill", "branch"] = role
+    info = WorkerInfo(
+        id=new_worker_id(role),
+        role=kind,
+        model=alias,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        slots=settings.slots if role == "branch" else 1,
+        n_ctx=engine.info.n_ctx,
+        identity=engine.info.identity,
+        started_ms=time.time_ns() // 1_000_000,
+    )
+    make = BranchWorker if role == "branch" else PrefillWorker
+    return make(redis, ledger, settings, info, engine, bridge, store)
+
+
+async def _run_workers(workers: list[Worker], bridge: EngineBridge) -> None:
+    """Serve until a signal; raise EngineError if the engine dies first."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for worker in workers:
+            worker.stop()
+
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stop)
+    serving = [asyncio.create_task(worker.serve(), name=worker.info.id) for worker in workers]
+    for worker in workers:
+        logger.info(
+            "%s worker %s serves model %r",
+            worker.info.role,
+            worker.info.id,
+            worker.info.model,
+            extra={"action": "worker_ready", "worker": worker.info.id},
+        )
+    watched: set[asyncio.Future[Any]] = {*serving, bridge.died}
+    await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+    if bridge.died.done():
+        # No job is handed back: whether one of them killed the engine is for the sweep to find out.
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        raise EngineError(f"The engine ended unexpectedly: {bridge.died.result()!r}.") from bridge.died.result()
+    stop()
+    await asyncio.gather(*serving)
+
+
+async def _await_broker(redis: ArqRedis, ledger: Ledger, alias: str, settings: Settings) -> None:
+    """Make the alias known; waits as long as Redis is not there yet, since it may start after us."""
+    url, is_told = shown(settings.redis_url), False
+    while True:
+        try:
+            await ledger.fleet.announce(alias)
+            await _check_policy(redis)
+            return
+        except BrokerError as exc:
+            if not exc.is_passing:
+                raise
+            if not is_told:
+                logger.warning("waiting for Redis at %s: %s", url, exc, extra={"action": "broker_lost"})
+            is_told = True
+            await asyncio.sleep(START_RETRY_S)
+
+
+async def _check_policy(redis: Any) -> None:
+    try:
+        with broker_errors():
+            found = await redis.config_get("maxmemory-policy")
+    except BrokerError:
+        return  # managed servers often refuse CONFIG: nothing can be said then
+    policy = found.get(b"maxmemory-policy", found.get("maxmemory-policy", b"noeviction"))
+    policy = policy.decode() if isinstance(policy, bytes) else policy
+    if policy != "noeviction":
+        logger.warning(
+            "Redis drops keys when memory is short (maxmemory-policy %s): queued work may vanish; "
+            "set it to noeviction",
+            policy,
+            extra={"action": "broker_policy"},
+        )
