@@ -25,6 +25,12 @@ def pack(value: Any) -> bytes:
     return packed
 
 
+def pack_for_lua(value: Any) -> bytes:
+    """As `pack`, in the older msgpack that Redis' cmsgpack reads: strings and bytes are one type."""
+    packed: bytes = msgpack.packb(value, use_bin_type=False)
+    return packed
+
+
 def unpack(data: bytes) -> Any:
     """Plain data from msgpack bytes; raises ProtocolError on anything else."""
     if len(data) > MAX_MESSAGE_BYTES:

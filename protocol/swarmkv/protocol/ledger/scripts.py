@@ -10,7 +10,7 @@ from arq.connections import ArqRedis
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 
 from swarmkv.protocol.broker import broker_errors
-from swarmkv.protocol.codec import pack
+from swarmkv.protocol.codec import pack_for_lua
 from swarmkv.protocol.keys import lua_key_functions
 
 
@@ -35,10 +35,10 @@ class Scripts:
         self._max_events = max_events
         self._registered: dict[str, Any] = {}
 
-    async def run(self, name: str, **arguments: Any) -> Any:
+    async def run(self, name: str, /, **arguments: Any) -> Any:
         """The script's answer; raises BrokerError."""
         script = self._registered.get(name)
         if script is None:
             script = self._registered[name] = self._redis.register_script(source(name))
         with broker_errors():
-            return await script(args=[pack({**arguments, "max_events": self._max_events})])
+            return await script(args=[pack_for_lua({**arguments, "max_events": self._max_events})])
