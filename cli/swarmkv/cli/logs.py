@@ -1,0 +1,60 @@
+"""The log lines of a worker on stderr: for people, or as JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from typing import Any
+
+from swarmkv.cli.text import clean_line
+
+_BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def set_up_logs(*, as_json: bool, verbose: bool) -> None:
+    """Send the records of this process to stderr; without `verbose`, warnings and the worker's own life."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
+    if not verbose:
+        handler.addFilter(is_telling)
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("swarmkv").setLevel(logging.INFO)
+
+
+def is_telling(record: logging.LogRecord) -> bool:
+    """Whether a record is printed by default."""
+    action = str(getattr(record, "action", ""))
+    return record.levelno >= logging.WARNING or action.startswith(("worker_", "model_"))
+
+
+class LineFormatter(logging.Formatter):
+    """`12:31:07 warning  message  run=… branch=…`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        level = "" if record.levelno == logging.INFO else record.levelname.lower() + ": "
+        fields = " ".join(f"{name}={value}" for name, value in extras(record).items() if name != "action")
+        line = clean_line(f"{stamp} {level}{record.getMessage()}  {fields}")
+        return line if record.exc_info is None else line + "\n" + self.formatException(record.exc_info)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, then the record's extra fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info is not None:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields | extras(record), default=str)
+
+
+def extras(record: logging.LogRecord) -> dict[str, Any]:
+    """What the caller gave as `extra`."""
+    return {name: value for name, value in vars(record).items() if name not in _BUILT_IN}

@@ -1,0 +1,106 @@
+"""`swarmkv runs`, `show`, `results`, `cancel`: what became of what was enqueued."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import datetime
+from typing import Annotated
+
+import typer
+
+from swarmkv.cli import exits, live, output, render
+from swarmkv.cli.client import open_producer
+from swarmkv.cli.enqueue import print_report
+from swarmkv.cli.options import Json, RunId
+from swarmkv.producer import RunReport
+from swarmkv.protocol.ledger import RunSummary
+
+
+def runs(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many, newest first.")] = 20,
+    as_json: Json = False,
+) -> None:
+    """List the runs that are kept."""
+    found = asyncio.run(_listing(limit))
+    if as_json:
+        output.print_json([dataclasses.asdict(summary) for summary in found])
+        return
+    columns = ("run", "name", "state", "model", "branches", "open", "created")
+    render.table(output.stdout(), columns, map(_run_row, found), left=4)
+
+
+def show(run: RunId, as_json: Json = False) -> None:
+    """Show where a run stands: states, tokens and times, without the answers."""
+    report = asyncio.run(_report(run))
+    if as_json:
+        output.print_json(report.model_dump(mode="json"))
+        return
+    console = output.stdout()
+    render.summary(console, report)
+    render.branch_table(console, report)
+
+
+def results(
+    run: RunId,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow the run to its end first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the answers of a run as they are now; exit code 3 while some are missing."""
+    report = asyncio.run(_followed(run, as_json=as_json) if follow else _report(run))
+    if not (follow and as_json):
+        _print(report, as_json=as_json)
+    raise typer.Exit(exits.for_report(report))
+
+
+def cancel(run: RunId, as_json: Json = False) -> None:
+    """Cancel what is still open of a run."""
+    was_open, report = asyncio.run(_cancel(run))
+    if as_json:
+        output.print_json({"run_id": run, "cancelled": was_open, "state": report.state})
+    elif was_open:
+        output.note(f"Run {run} is cancelled.")
+    else:
+        output.note(f"Run {run} had already ended: {report.state}.")
+
+
+def _print(report: RunReport, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(report.model_dump(mode="json"))
+    else:
+        print_report(report)
+
+
+async def _listing(limit: int) -> list[RunSummary]:
+    async with open_producer() as producer:
+        return await producer.runs(limit)
+
+
+async def _report(run: str) -> RunReport:
+    async with open_producer() as producer:
+        return await producer.run(run).report()
+
+
+async def _followed(run: str, *, as_json: bool) -> RunReport:
+    async with open_producer() as producer:
+        handle = producer.run(run)
+        return await (live.stream_json(handle) if as_json else live.follow(handle))
+
+
+async def _cancel(run: str) -> tuple[bool, RunReport]:
+    async with open_producer() as producer:
+        handle = producer.run(run)
+        return await handle.cancel(), await handle.report()
+
+
+def _run_row(summary: RunSummary) -> list[render.Cell]:
+    created = datetime.datetime.fromtimestamp(summary.created_ms / 1_000).astimezone()
+    return [
+        summary.run_id,
+        summary.name,
+        render.state_text(summary.state),
+        summary.model,
+        render.count(summary.branches),
+        render.count(summary.open),
+        created.strftime("%Y-%m-%d %H:%M:%S"),
+    ]

@@ -1,0 +1,141 @@
+"""`swarmkv snapshots`: what the store of this host holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import Annotated, Any
+
+import typer
+
+from swarmkv.cli import exits, output, render
+from swarmkv.cli.options import Json
+from swarmkv.protocol.errors import SnapshotError, SnapshotMissing
+from swarmkv.protocol.settings import load_settings
+from swarmkv.snapshots import SnapshotEntry, SnapshotMeta, SnapshotStore, format_bytes
+
+app = typer.Typer(no_args_is_help=True, help="Snapshots in this host's store.")
+Key = Annotated[str, typer.Argument(metavar="KEY", help="A snapshot's key, or its unambiguous beginning.")]
+_MIN_PREFIX_CHARS = 4
+
+
+@app.command("ls")
+def ls(as_json: Json = False) -> None:
+    """List the snapshots, the most recently used first."""
+    store = _store()
+    entries = store.ls()
+    if as_json:
+        output.print_json([_entry_document(entry) for entry in entries])
+        return
+    columns = ("snapshot", "state", "tokens", "size", "prefill", "last used")
+    render.table(output.stdout(), columns, map(_row, entries), left=2)
+    used, budget = format_bytes(store.used_bytes()), format_bytes(store.budget_bytes)
+    output.note(f"{used} of {budget} in {store.path}", style="dim")
+
+
+@app.command("inspect")
+def inspect(key: Key, as_json: Json = False) -> None:
+    """Show what a snapshot says of itself."""
+    store = _store()
+    entry = _find(store, key)
+    if as_json:
+        output.print_json(_entry_document(entry))
+        return
+    fields = _entry_document(entry)
+    rows: list[list[render.Cell]] = [
+        [name, _shown(value)] for name, value in fields.items() if not isinstance(value, dict)
+    ]
+    rows += [[f"layout.{name}", _shown(value)] for name, value in (fields.get("layout") or {}).items()]
+    render.table(output.stdout(), ("field", "value"), rows, left=2)
+
+
+@app.command("verify")
+def verify(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="All, if none is given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every byte of snapshots; exit code 1 when one is damaged."""
+    store = _store()
+    found = [_find(store, key).key for key in keys] if keys else [entry.key for entry in store.ls()]
+    problems = {key: _problem(store, key) for key in found}
+    if as_json:
+        output.print_json([{"key": key, "problem": problem} for key, problem in problems.items()])
+    else:
+        rows = [(key, render.verdict(problem)) for key, problem in problems.items()]
+        render.table(output.stdout(), ("snapshot", "state"), rows, left=2)
+    if any(problems.values()):
+        raise typer.Exit(exits.FAILED)
+
+
+@app.command("rm")
+def rm(
+    keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="What to remove.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove every snapshot.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove snapshots; branches that still need one have it prefilled again."""
+    store = _store()
+    if everything == bool(keys):
+        raise typer.BadParameter("give the keys of snapshots, or --all")
+    chosen = store.ls() if everything else [_find(store, key) for key in keys or []]
+    removed = [entry.key for entry in chosen if store.remove(entry.key)]
+    if as_json:
+        output.print_json({"removed": removed})
+    else:
+        output.note(f"Removed {len(removed)} of {len(chosen)} snapshots.")
+
+
+def _store() -> SnapshotStore:
+    settings = load_settings()
+    return SnapshotStore(settings.store_dir, settings.store_budget_bytes)
+
+
+def _find(store: SnapshotStore, key: str) -> SnapshotEntry:
+    """The one snapshot whose key begins with `key`; raises SnapshotMissing, SnapshotError."""
+    found = [entry for entry in store.ls() if entry.key.startswith(key)]
+    if not found or len(key) < _MIN_PREFIX_CHARS:
+        raise SnapshotMissing(
+            f"The store at {store.path} has no snapshot {key!r}.", hint="`swarmkv snapshots ls` lists them."
+        )
+    if len(found) > 1:
+        raise SnapshotError(f"{len(found)} snapshots begin with {key!r}.", hint="Give more of the key.")
+    return found[0]
+
+
+def _problem(store: SnapshotStore, key: str) -> str:
+    try:
+        store.verify(key)
+    except SnapshotError as exc:
+        return exc.message
+    return ""
+
+
+def _entry_document(entry: SnapshotEntry) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "key": entry.key,
+        "size_bytes": entry.size_bytes,
+        "last_used_ms": entry.last_used_ms,
+        "problem": entry.problem or None,
+    }
+    return document | (_meta_document(entry.meta) if entry.meta else {})
+
+
+def _meta_document(meta: SnapshotMeta) -> dict[str, Any]:
+    fields = {field.name: getattr(meta, field.name) for field in dataclasses.fields(meta)}
+    return fields | {"layout": dict(meta.layout)}
+
+
+def _row(entry: SnapshotEntry) -> list[render.Cell]:
+    used = datetime.datetime.fromtimestamp(entry.last_used_ms / 1_000).astimezone()
+    return [
+        entry.key,
+        render.verdict(entry.problem),
+        render.count(entry.prefix_tokens),
+        format_bytes(entry.size_bytes),
+        render.milliseconds(entry.meta.prefill_ms if entry.meta else 0.0),
+        used.strftime("%Y-%m-%d %H:%M:%S"),
+    ]
+
+
+def _shown(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

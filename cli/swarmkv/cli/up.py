@@ -1,0 +1,102 @@
+"""`swarmkv up`: a broker, if none is given, and workers; all of them end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from swarmkv.cli import broker, exits, output
+from swarmkv.cli.fleet import WorkerPlan, wait_ready
+from swarmkv.cli.interrupt import Interrupted, run_interruptible
+from swarmkv.cli.models import DEMO, ModelChoice, parse_models
+from swarmkv.cli.options import LoadedModels
+from swarmkv.cli.supervise import Supervisor
+from swarmkv.producer import Producer
+from swarmkv.protocol.broker import shown
+from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.settings import Settings, load_settings
+from swarmkv.workers.models import resolve_model
+
+Workers = Annotated[int, typer.Option(min=0, max=64)]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the command runs, and where it logs."""
+
+    plan: WorkerPlan
+    settings: Settings
+    log: Path
+
+
+def up(
+    model: LoadedModels = None,
+    prefill_workers: Workers = 1,
+    branch_workers: Workers = 1,
+    one_process: Annotated[
+        bool, typer.Option("--one-process", help="One worker for both roles: for a GPU or a small box.")
+    ] = False,
+    slots: Annotated[int | None, typer.Option(help="Branches that a worker decodes at once.")] = None,
+) -> None:
+    """Run a broker (unless SWARMKV_REDIS_URL is set) and workers until Ctrl-C."""
+    settings = load_settings(slots=slots)
+    choices = tuple(ModelChoice(c.alias, str(resolve_model(c.ref))) for c in parse_models(model or [DEMO]))
+    counts = (0, 0, 1) if one_process else (prefill_workers, branch_workers, 0)
+    if not any(counts):
+        raise ConfigError("No workers are asked for.", hint="Raise --prefill-workers or --branch-workers.")
+    options = ("--verbose", *(("--slots", str(slots)) if slots is not None else ()))
+    state_dir = broker.state_dir()
+    broker.make_private(state_dir)
+    parts = Parts(WorkerPlan(choices, *counts, options=options), settings, state_dir / "up.log")
+    try:
+        run_interruptible(_run(parts))
+    except Interrupted:
+        output.note("Stopped.", style="dim")
+    raise typer.Exit(exits.DONE)
+
+
+async def _run(parts: Parts) -> None:
+    started = time.monotonic()
+    with contextlib.ExitStack() as claims:
+        async with Supervisor(parts.log, notice=output.note) as supervisor:
+            url = parts.settings.redis_url or await _broker(supervisor, claims)
+            names = await _workers(parts, supervisor, url)
+            output.note(f"workers   {', '.join(names)} on {shown(url)}; log {parts.log}")
+            async with Producer(url, parts.settings) as producer:
+                await supervisor.during(wait_ready(producer, supervisor, names))
+            output.note(f"ready     in {time.monotonic() - started:.1f} s; Ctrl-C stops all", style="green")
+            output.note('try       swarmkv enqueue FILE -p "…" --follow', style="dim")
+            await supervisor.watch()
+
+
+async def _workers(parts: Parts, supervisor: Supervisor, url: str) -> list[str]:
+    """Start the workers, once Redis is known to answer; their names."""
+    async with Producer(url, parts.settings) as producer:
+        await producer.workers()
+    # The URL travels by environment: other users of the machine can read the arguments of a process.
+    programs = parts.plan.programs(parts.settings, {"SWARMKV_REDIS_URL": url})
+    for program in programs:
+        await supervisor.start(program)
+    return [program.name for program in programs]
+
+
+async def _broker(supervisor: Supervisor, claims: contextlib.ExitStack) -> str:
+    """The URL of the embedded broker: the one that runs already, or one started here.
+
+    `claims` keeps the lock on its data, which a restarted broker needs again.
+    """
+    place = broker.user_place()
+    claim = await broker.claim(place)
+    if isinstance(claim, Path):
+        output.note(f"broker    runs already on {claim}; it is used, and left running")
+        return broker.socket_url(claim)
+    claims.callback(claim.close)
+    await supervisor.start(claim.program())
+    await supervisor.during(broker.wait_live(place.socket))
+    output.note(f"broker    on {place.socket}; data in {place.data_dir}")
+    return place.url

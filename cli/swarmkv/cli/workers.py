@@ -1,0 +1,82 @@
+"""`swarmkv worker` runs one; `swarmkv workers` lists those that are alive."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from swarmkv.cli import exits, output, render
+from swarmkv.cli.broker import redis_url
+from swarmkv.cli.client import open_producer, worker_rows
+from swarmkv.cli.logs import set_up_logs
+from swarmkv.cli.models import DEMO, parse_model
+from swarmkv.cli.options import Json, LoadedModel
+from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.settings import load_settings
+
+
+class Role(StrEnum):
+    """What a worker does; `all` does both on one loaded model."""
+
+    PREFILL = "prefill"
+    BRANCH = "branch"
+    ALL = "all"
+
+
+def worker(
+    role: Annotated[Role, typer.Argument(help="What it does; all: both, on one loaded model.")],
+    model: LoadedModel = DEMO,
+    slots: Annotated[int | None, typer.Option(help="Branches decoded at the same time.")] = None,
+    threads: Annotated[int | None, typer.Option(help="0: all physical cores.")] = None,
+    log_json: Annotated[bool, typer.Option("--log-json", help="Log JSON lines.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log every job.")] = False,
+) -> None:
+    """Run a worker until SIGTERM or Ctrl-C; it finishes its work or hands it back."""
+    set_up_logs(as_json=log_json, verbose=verbose)
+    settings = load_settings(slots=slots, threads=threads)
+    settings = settings.model_copy(update={"redis_url": redis_url(settings)})
+    choice = parse_model(model)
+    run_worker = _import_run_worker()
+    raise typer.Exit(run_worker(role.value, choice.alias, choice.ref, settings))
+
+
+def workers(as_json: Json = False) -> None:
+    """List the workers that are alive; exit code 5 when there are none."""
+    rows = asyncio.run(_rows())
+    if as_json:
+        output.print_json(rows)
+    elif rows:
+        columns = ("worker", "role", "model", "host", "pid", "slots", "last beat")
+        render.table(output.stdout(), columns, map(_row, rows), left=4)
+    else:
+        output.note("No worker is alive.", exits.NoWorker.default_hint)
+    if not rows:
+        raise typer.Exit(exits.NO_WORKER)
+
+
+def _import_run_worker() -> Any:
+    """The worker's entry point; imported late, for a plain installation has no engine."""
+    try:
+        from swarmkv.workers.main import run_worker
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and exc.name.startswith("swarmkv"):
+            raise
+        raise ConfigError(
+            f"A worker needs the package {exc.name}, which is not installed.",
+            hint="pip install 'swarmkv[worker]'",
+        ) from exc
+    return run_worker
+
+
+async def _rows() -> list[dict[str, Any]]:
+    async with open_producer() as producer:
+        return worker_rows(await producer.workers())
+
+
+def _row(row: dict[str, Any]) -> list[render.Cell]:
+    slots = f"{row['slots_used']}/{row['slots']}" if row["slots"] else render.NOTHING
+    beat = f"{row['last_beat_age_s']:.1f} s ago"
+    return [row["id"], row["role"], row["model"], row["host"], str(row["pid"]), slots, beat]
