@@ -30,6 +30,17 @@ _BRANCH_COLUMNS = (
 )
 
 
+def put(console: Console, drawn: RenderableType) -> None:
+    """Print `drawn`; where the output is no terminal, without the spaces that fill its last column."""
+    if console.is_terminal:
+        console.print(drawn)
+        return
+    with console.capture() as capture:
+        console.print(drawn)
+    for line in capture.get().rstrip("\n").split("\n"):
+        console.print(Text(line.rstrip()), soft_wrap=True)
+
+
 def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Cell]], *, left: int = 1) -> None:
     """A table on `console`; the first `left` columns are aligned left, numbers behind them right."""
     drawn = Table(
