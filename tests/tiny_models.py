@@ -7,6 +7,7 @@ changes the last logits, so a branch that decodes from the wrong prefix is seen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import gguf
@@ -29,11 +30,11 @@ BPE_WORDS = (
 )
 
 
-def tiny_llama(path: Path, seed: int = 0) -> Path:
-    """Full attention, 2 layers, add_bos; tokens are `<unk> <s> </s>`, 256 bytes, and the space."""
+def tiny_llama(path: Path, seed: int = 0, *, space_prefix: bool = False, pieces: Sequence[str] = ()) -> Path:
+    """Full attention, 2 layers, add_bos; tokens are `<unk> <s> </s>`, 256 bytes, the space, `pieces`."""
     writer = _decoder(path, "llama", layers=2)
     writer.add_rope_dimension_count(HEAD_DIM)
-    rows = _byte_vocabulary(writer)
+    rows = _byte_vocabulary(writer, space_prefix=space_prefix, pieces=pieces)
     _decoder_tensors(writer, "llama", layers=2, rows=rows, seed=seed)
     return _write(writer, path)
 
@@ -47,11 +48,14 @@ def tiny_gemma3(path: Path, window: int = 64, seed: int = 0) -> Path:
     return _write(writer, path)
 
 
-def tiny_bpe_chat(path: Path, seed: int = 0) -> Path:
-    """`tiny_llama` with a GPT-2 style BPE vocabulary, ChatML with a system role, and no BOS."""
+def tiny_bpe_chat(path: Path, seed: int = 0, *, pre: str = "gpt-2") -> Path:
+    """`tiny_llama` with a byte-level BPE vocabulary, ChatML with a system role, and no BOS.
+
+    `pre` is llama.cpp's name of the rules that cut text into words.
+    """
     writer = _decoder(path, "llama", layers=2)
     writer.add_rope_dimension_count(HEAD_DIM)
-    rows = _bpe_vocabulary(writer)
+    rows = _bpe_vocabulary(writer, pre)
     writer.add_chat_template(CHATML)
     _decoder_tensors(writer, "llama", layers=2, rows=rows, seed=seed)
     return _write(writer, path)
@@ -90,18 +94,19 @@ def _decoder(path: Path, architecture: str, *, layers: int) -> gguf.GGUFWriter:
     return writer
 
 
-def _byte_vocabulary(writer: gguf.GGUFWriter) -> int:
+def _byte_vocabulary(writer: gguf.GGUFWriter, *, space_prefix: bool = False, pieces: Sequence[str] = ()) -> int:
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     tokens.append("▁".encode())  # SPM's space; without it a space is three byte tokens
+    tokens += [piece.encode() for piece in pieces]
     writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(tokens)
     writer.add_token_scores([0.0] * len(tokens))
-    writer.add_token_types([UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, NORMAL])
+    writer.add_token_types([UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, NORMAL, *[NORMAL] * len(pieces)])
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    writer.add_add_space_prefix(False)
+    writer.add_add_space_prefix(space_prefix)
     return len(tokens)
 
 
@@ -123,12 +128,12 @@ def _bpe_merges(letters: list[str]) -> dict[str, str]:
     return merges
 
 
-def _bpe_vocabulary(writer: gguf.GGUFWriter) -> int:
+def _bpe_vocabulary(writer: gguf.GGUFWriter, pre: str) -> int:
     letters = _byte_letters()
     merges = _bpe_merges(letters)
     tokens = [*BPE_SPECIALS, *letters, *merges]
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types([CONTROL] * 3 + [NORMAL] * (len(tokens) - 3))
     writer.add_token_merges(list(merges.values()))
@@ -171,9 +176,7 @@ class _Tensors:
         self._writer.add_tensor(name, np.full(size, value, np.float32))
 
 
-def _decoder_tensors(
-    writer: gguf.GGUFWriter, architecture: str, *, layers: int, rows: int, seed: int
-) -> None:
+def _decoder_tensors(writer: gguf.GGUFWriter, architecture: str, *, layers: int, rows: int, seed: int) -> None:
     tensors = _Tensors(writer, seed)
     # gemma3 multiplies embeddings by sqrt(EMBED); undone, so that they do not drown attention.
     embedding_scale = EMBED**-0.5 if architecture == "gemma3" else 1.0

@@ -53,8 +53,8 @@ def store(folder: Path) -> SnapshotStore:
 
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
-    """A directory on a tmpfs of its own of 8 MiB."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_TMPFS_BYTES},mode=0700", "none", str(tmp_path)]
+    """A directory on a tmpfs of its own of 8 MiB, which dates every read."""
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_TMPFS_BYTES},mode=0700,strictatime", "none", str(tmp_path)]
     if os.geteuid() != 0 or shutil.which("mount") is None:
         pytest.skip("mounting a small tmpfs needs root and the mount program")
     done = subprocess.run(mount, capture_output=True, text=True, check=False)
@@ -268,6 +268,26 @@ def test_unpinned_snapshots_make_room_when_the_file_system_is_smaller_than_the_b
     publish(store, 3, 3 * MIB)
 
     assert [entry.key for entry in store.ls()] == [key_of(3), key_of(2)]
+
+
+def test_listing_and_verifying_are_no_use_where_the_file_system_dates_every_read(
+    small_tmpfs: Path,
+) -> None:
+    store = SnapshotStore(small_tmpfs, 1024 * MIB)
+    publish(store, 1)
+    publish(store, 2)
+    before = [(entry.key, entry.last_used_ms) for entry in store.ls()]
+
+    def ticked() -> bool:  # the kernel's clock for files is coarse
+        probe = small_tmpfs / "probe"
+        probe.write_bytes(b"")
+        return probe.stat().st_mtime_ns // 1_000_000 > before[0][1]
+
+    wait_until(ticked, "the file system's clock moves on")
+    store.verify(key_of(1))
+    store.verify(key_of(2))
+
+    assert [(entry.key, entry.last_used_ms) for entry in store.ls()] == before
 
 
 def test_a_file_system_filled_by_stale_files_is_swept_at_start(small_tmpfs: Path) -> None:

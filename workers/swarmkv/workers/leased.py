@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import arq.worker
 from arq.connections import ArqRedis
+from arq.utils import timestamp_ms
 from redis.exceptions import RedisError
 
 from swarmkv.protocol import keys
@@ -185,7 +186,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
     async def _run_leased(self, job_id: str) -> None:
         try:
-            await self.run_job(job_id, 0)
+            await self.run_job(job_id, timestamp_ms())
         except (RedisError, OSError) as exc:
             # arq could not read or tidy its keys. The ledger decides: an unfinished job's lease runs out.
             logger.warning("job %s: %s", job_id, exc, extra={"action": "job_keys_lost", "job": job_id})

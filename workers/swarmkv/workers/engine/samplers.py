@@ -102,15 +102,14 @@ def _drawing_links(sampling: Sampling) -> Iterator[int]:
 def _bias_link(vocab: Vocab, biases: list[tuple[int, float]]) -> int:
     entries = [llama.llama_logit_bias(token, bias) for token, bias in biases]
     array = (llama.llama_logit_bias * len(entries))(*entries)  # copied by llama.cpp
-    return int(llama.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), array))
+    link: int = llama.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), array)
+    return link
 
 
 def _biases(vocab: Vocab, sampling: Sampling) -> list[tuple[int, float]]:
     for token in sampling.logit_bias:
         if not 0 <= token < vocab.n_tokens:
-            raise InvalidBranch(
-                f"logit_bias names token {token}; the model has tokens 0 to {vocab.n_tokens - 1}."
-            )
+            raise InvalidBranch(f"logit_bias names token {token}; the model has tokens 0 to {vocab.n_tokens - 1}.")
     biases = [(token, max(-MAX_BIAS, min(bias, MAX_BIAS))) for token, bias in sampling.logit_bias.items()]
     banned = [*vocab.suppressed, *(vocab.eog_tokens if sampling.ignore_eos else ())]
     return biases + [(token, -float("inf")) for token in banned]
@@ -122,8 +121,6 @@ def _is_greedy(sampling: Sampling) -> bool:
 
 def _has_penalties(sampling: Sampling) -> bool:
     is_neutral = (
-        sampling.repeat_penalty == 1.0
-        and sampling.frequency_penalty == 0.0
-        and sampling.presence_penalty == 0.0
+        sampling.repeat_penalty == 1.0 and sampling.frequency_penalty == 0.0 and sampling.presence_penalty == 0.0
     )
     return sampling.repeat_last_n > 0 and not is_neutral
