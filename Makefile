@@ -1,0 +1,61 @@
+# swarmkv: `make help` lists what there is. Everything is installed into .venv, nothing elsewhere.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKS := requirements/pip.txt requirements/dev.txt
+READY := $(VENV)/.ready
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format format-check lint types imports figures lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(READY)  ## make .venv with everything, locked by hash (llama.cpp is compiled once: minutes)
+
+$(READY): $(LOCKS) pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "swarmkv needs Python 3.11 or newer; try make PYTHON=python3.12")'
+	@command -v $${CXX:-c++} >/dev/null || { echo "swarmkv needs a C++ compiler to build llama.cpp (Debian: apt install g++)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV); the first time llama.cpp is compiled, which takes some minutes."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/pip.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: setup  ## prefill a sample document once and answer eight prompts from it
+	@$(BIN)/swarmkv demo
+
+test: setup  ## run all tests
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: format-check lint types imports test  ## what CI runs: format, lint, types, import directions, tests
+
+format: setup  ## reformat the sources
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+format-check: setup
+	@$(BIN)/ruff format --check .
+
+lint: setup  ## lint the sources
+	@$(BIN)/ruff check .
+
+types: setup  ## type-check the sources
+	@$(BIN)/mypy
+
+imports: setup  ## check that the parts only point down
+	@$(BIN)/lint-imports
+
+figures: setup  ## measure the figures of docs/performance.md with the real model (minutes)
+	@$(BIN)/python -m tests.figures
+
+lock:  ## write the hashed requirement files anew (needs uv)
+	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra hf --group dev \
+		--generate-hashes --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command "make lock" -q -o requirements/dev.txt
+
+clean:  ## remove .venv and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
