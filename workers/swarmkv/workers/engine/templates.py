@@ -155,9 +155,7 @@ def _render_bare(source: str, tokens: Mapping[str, str]) -> tuple[str, ...]:
         raise ModelError(f"The model's chat template: {exc}", hint=SET_A_TEMPLATE) from exc
     pieces = _split(rendered, document, prompt)
     if pieces is None:
-        raise ModelError(
-            "The model's chat template does not keep the user's text as it is.", hint=SET_A_TEMPLATE
-        )
+        raise ModelError("The model's chat template does not keep the user's text as it is.", hint=SET_A_TEMPLATE)
     return pieces
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from swarmkv.protocol.errors import InvalidInput
 from swarmkv.workers.engine.backend import llama
+from swarmkv.workers.engine.stack import call_with_room, longest_run
 
 MAX_TEXT_BYTES = 2**31 - 1  # llama.cpp counts bytes in an int32
 TOO_MANY_TOKENS = -(2**31)  # llama_tokenize: the count does not fit an int32
@@ -40,22 +41,23 @@ class Vocab:
         marks = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN
         self._is_special: NDArray[np.bool_] = (self._attributes & marks) != 0
         self._is_control = (self._attributes & llama.LLAMA_TOKEN_ATTR_CONTROL) != 0
+        self._is_bpe = llama.llama_vocab_type(self.ptr) == llama.LLAMA_VOCAB_TYPE_BPE
         self._pieces: dict[int, bytes] = {}
 
     def tokenize(self, text: str, *, parse_special: bool) -> NDArray[np.int32]:
         """Token ids, shape (n,), without BOS. NUL is a character like others.
 
-        With `parse_special` off no id is a control token. Raises InvalidInput for a lone surrogate and for
-        text of 2 GiB and more.
+        With `parse_special` off no id is a control token. Raises InvalidInput for a lone surrogate, for
+        text of 2 GiB and more, and for a stretch of a million characters that no tokenizer could cut.
         """
-        ids = self._tokenize(_utf8(text), parse_special)
+        ids = self._tokenize(text, parse_special)
         if not parse_special and self._is_control[ids].any():
             return self._tokenize_apart(text, ids)
         return ids
 
     def split_special(self, text: str) -> Iterator[int | str]:
         """Template text as its special tokens and the plain text between them."""
-        ids = self._tokenize(_utf8(text), True)
+        ids = self._tokenize(text, True)
         strip_next = False
         for token in ids[self._is_special[ids]].tolist():
             before, marker, after = text.partition(self.text(token))
@@ -92,7 +94,14 @@ class Vocab:
     def _has(self, token: int, attribute: int) -> bool:
         return bool(self._attributes[token] & attribute)
 
-    def _tokenize(self, data: bytes, parse_special: bool) -> NDArray[np.int32]:
+    def _tokenize(self, text: str, parse_special: bool) -> NDArray[np.int32]:
+        data = _utf8(text)
+        run = longest_run(text) if self._is_bpe else 0
+        if run:
+            return call_with_room(run, lambda: self._read(data, parse_special))
+        return self._read(data, parse_special)
+
+    def _read(self, data: bytes, parse_special: bool) -> NDArray[np.int32]:
         size = len(data) + 8  # a token is at least a byte, in all but the oddest vocabularies
         ids, count = self._fill(data, size, parse_special)
         if count < 0:
