@@ -13,6 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+
+from swarmkv.protocol.errors import SnapshotCorrupt, SnapshotError, SnapshotMismatch, SnapshotMissing, StoreFull
+from swarmkv.snapshots import SnapshotStore, SnapshotTooLarge
+from swarmkv.snapshots.format import FIXED_BYTES, HEADER_BYTES
 from tests.snapshot_support import (
     META,
     MIB,
@@ -29,10 +33,6 @@ from tests.snapshot_support import (
     wait_until,
     write_without_end,
 )
-
-from swarmkv.protocol.errors import SnapshotCorrupt, SnapshotError, SnapshotMismatch, SnapshotMissing, StoreFull
-from swarmkv.snapshots import SnapshotStore, SnapshotTooLarge
-from swarmkv.snapshots.format import FIXED_BYTES, HEADER_BYTES
 
 KILLS = 20
 PAYLOAD_AT = HEADER_BYTES + 4096

@@ -14,20 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.snapshot_support import (
-    IDENTITY,
-    META,
-    MIB,
-    content_of,
-    key_of,
-    names_in,
-    open_once,
-    processes,
-    publish,
-    reserve_in_a_row,
-    sees,
-    tokens_of,
-)
 
 from swarmkv.protocol.errors import (
     ConfigError,
@@ -47,6 +33,20 @@ from swarmkv.snapshots.capacity import UNLIMITED, Capacity, memory_limit_bytes
 from swarmkv.snapshots.directory import StoreDirectory
 from swarmkv.snapshots.format import HEADER_BYTES
 from swarmkv.snapshots.prefault import touch
+from tests.snapshot_support import (
+    IDENTITY,
+    META,
+    MIB,
+    content_of,
+    key_of,
+    names_in,
+    open_once,
+    processes,
+    publish,
+    reserve_in_a_row,
+    sees,
+    tokens_of,
+)
 
 SNAPSHOT_BYTES = 10_000 + HEADER_BYTES + 4096  # of `publish` with its default size
 

@@ -11,7 +11,6 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.snapshot_support import IDENTITY, META, tokens_of
 
 from swarmkv.protocol.errors import SnapshotCorrupt, SnapshotMismatch
 from swarmkv.protocol.identity import digest_bytes
@@ -32,6 +31,8 @@ from swarmkv.snapshots.format import (
     read_header,
 )
 from swarmkv.snapshots.meta import MAX_LAYOUT_FIELDS, pack_meta, unpack_meta
+from swarmkv.snapshots.verified import MAX_REMEMBERED, VerifiedFiles
+from tests.snapshot_support import IDENTITY, META, tokens_of
 
 TOKENS = tokens_of(1)
 KEY = snapshot_key(IDENTITY, TOKENS)
@@ -269,6 +270,28 @@ def test_moving_bytes_between_identity_and_tokens_changes_the_key(first: str, se
     assert snapshot_key(first, tokens) == snapshot_key(first, tokens)
     assert (snapshot_key(first, tokens) == snapshot_key(second, tokens)) == (first == second)
     assert snapshot_key(first + "ab", tokens) != snapshot_key(first, b"ab" + tokens)
+
+
+def test_a_verified_file_is_not_mistaken_for_a_later_one_that_got_its_inode(read: Reader) -> None:
+    header = read(whole_file())
+    status = os.stat(__file__)
+    verified = VerifiedFiles()
+    verified.add(status, header)
+
+    assert verified.knows(status, header)
+    assert not verified.knows(status, replace(header, checksum=bytes(16)))
+
+
+def test_verified_files_are_remembered_up_to_a_bound(read: Reader) -> None:
+    header = read(whole_file())
+    status = os.stat(__file__)
+    verified = VerifiedFiles()
+    headers = [replace(header, checksum=number.to_bytes(16)) for number in range(MAX_REMEMBERED + 1)]
+    for one in headers:
+        verified.add(status, one)
+
+    assert not verified.knows(status, headers[0])
+    assert all(verified.knows(status, one) for one in headers[1:])
 
 
 def stored(number: int, size_bytes: int, last_used: int) -> StoredFile:

@@ -205,21 +205,22 @@ class TempFile:
     def publish(self, key: str) -> None:
         """Give it its key's name in one step, in the place of what had it.
 
-        Raises SnapshotError if it is gone.
+        Raises SnapshotError when that cannot be; the file is gone then.
         """
+        name = key + SUFFIX
         try:
-            with self._directory.opened() as dir_fd:
-                name = key + SUFFIX
+            # Under the lock: who counts the store's bytes must find this file by one name or the other.
+            with self._directory.locked() as dir_fd:
                 os.replace(self._name, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         except OSError as exc:
-            self.remove()
             raise SnapshotError(
                 f"Snapshot {key} could not be published in {self._directory.path}: {exc.strerror}."
             ) from exc
-        self._file.close()
+        finally:
+            self.remove()
 
     def remove(self) -> None:
-        """Unlink and close it; nothing happens when it is gone already."""
+        """Close it, and unlink it if it still has its temporary name. Any number of times."""
         with suppress(FileNotFoundError, ConfigError), self._directory.opened() as dir_fd:
             os.unlink(self._name, dir_fd=dir_fd)
         self._file.close()
