@@ -23,7 +23,6 @@ from swarmkv.workers.engine.batch import Batch
 from swarmkv.workers.engine.cancel import CancelBoard
 from swarmkv.workers.engine.context import Aborted, Context
 from swarmkv.workers.engine.jobs import (
-    BranchJob,
     BranchProgressed,
     Emit,
     EngineEvent,
@@ -191,7 +190,7 @@ class Loop:
 
     def _settle(self, rows: list[Rows]) -> None:
         decoded_s = perf_counter()
-        sampling = [row.task for row in rows if isinstance(row.task, Branch) and row.task.pending == 0]
+        sampling = [row.task for row in rows if row.wants_logits and isinstance(row.task, Branch)]
         for branch in sampling:
             self._answers[branch].prompt_decoded(decoded_s)
         self._answer(sampling)

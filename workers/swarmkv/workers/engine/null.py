@@ -71,11 +71,11 @@ class NullEngine:
 
     def prefix_tokens(self, system: str | None, document: str, template: str | None) -> Tokens:
         """The bytes of the texts."""
-        return _bytes_as_tokens((system or "") + document)
+        return _bytes_as_tokens((template or "") + (system or "") + document)
 
     def suffix_tokens(self, prompt: str, template: str | None) -> Tokens:
         """The bytes of the prompt."""
-        return _bytes_as_tokens(prompt)
+        return _bytes_as_tokens((template or "") + prompt)
 
     def prefix_digest(self, system: str | None, document_digest: str, template: str | None) -> str:
         """Digest of the pieces, the document by its digest."""

@@ -144,11 +144,13 @@ class Rows:
 
     task: Task
     count: int
+    wants_logits: bool  # it is the end of what a branch has pending: the next token is sampled from it
 
-    @property
-    def wants_logits(self) -> bool:
-        """A branch whose last pending token is decoded samples the next; a prefill samples nothing."""
-        return isinstance(self.task, Branch) and self.count == self.task.pending
+    @classmethod
+    def of(cls, task: Task, most: int) -> Rows:
+        """Up to `most` pending rows of a task."""
+        count = min(task.pending, most)
+        return cls(task, count, isinstance(task, Branch) and count == task.pending)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,16 +235,16 @@ class Scheduler:
         """The rows of the next batch, at most n_batch; empty when nothing runs."""
         suspects = [task for task in self.tasks if task.is_suspect]
         if suspects:
-            return [Rows(suspects[0], min(suspects[0].pending, self._most_rows))]
+            return [Rows.of(suspects[0], self._most_rows)]
         answering = [branch for branch in self.branches if branch.is_answering][: self._most_rows]
-        rows = [Rows(branch, 1) for branch in answering]
+        rows = [Rows.of(branch, 1) for branch in answering]
         room = self._rows_in_all(len(answering)) - len(answering)
         for branch in self.branches:
             if room and not branch.is_answering:
-                rows.append(Rows(branch, min(branch.pending, room)))
+                rows.append(Rows.of(branch, room))
                 room -= rows[-1].count
         if self.prefill and room and not any(branch.job.solo for branch in self.branches):
-            rows.append(Rows(self.prefill, min(self.prefill.pending, room, self.limits.n_ubatch)))
+            rows.append(Rows.of(self.prefill, min(room, self.limits.n_ubatch)))
         return rows
 
     def advance(self, rows: list[Rows]) -> None:
