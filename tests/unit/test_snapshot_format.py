@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import swarmkv.snapshots
 from swarmkv.protocol.errors import SnapshotCorrupt, SnapshotMismatch
 from swarmkv.protocol.identity import digest_bytes
 from swarmkv.snapshots import SnapshotMeta, snapshot_key
@@ -311,3 +312,20 @@ def test_pinned_snapshots_and_files_being_written_never_go() -> None:
 
     assert plan_eviction(files, 10, {f"{1:032x}"}) == [files[2]]
     assert plan_eviction(files, 11, {f"{1:032x}"}) is None
+
+
+def test_the_public_face_is_what_it_says() -> None:
+    assert sorted(swarmkv.snapshots.__all__) == swarmkv.snapshots.__all__
+    assert swarmkv.snapshots.__all__ == [
+        "FORMAT_VERSION",
+        "LayoutValue",
+        "Snapshot",
+        "SnapshotEntry",
+        "SnapshotMeta",
+        "SnapshotStore",
+        "SnapshotTooLarge",
+        "SnapshotWriter",
+        "format_bytes",
+        "snapshot_key",
+    ]
+    assert all(hasattr(swarmkv.snapshots, name) for name in swarmkv.snapshots.__all__)
