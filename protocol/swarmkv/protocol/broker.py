@@ -81,13 +81,19 @@ def broker_errors() -> Iterator[None]:
             is_passing=False,
         ) from exc
     except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
+        if "db index" in str(exc).lower():  # refused while connecting, hence this class
+            raise _refused(exc) from exc
         raise BrokerError(f"Redis cannot be reached ({_reason(exc)}).") from exc
     except ResponseError as exc:
-        hint = _response_hint(str(exc))
-        is_passing = "LOADING" in str(exc) or "BUSY" in str(exc)
-        raise BrokerError(f"Redis refused a command ({exc}).", hint=hint, is_passing=is_passing) from exc
+        raise _refused(exc) from exc
     except RedisError as exc:
         raise BrokerError(f"Redis failed ({_reason(exc)}).") from exc
+
+
+def _refused(exc: RedisError | OSError) -> BrokerError:
+    text = str(exc)
+    is_passing = "LOADING" in text or "BUSY" in text
+    return BrokerError(f"Redis refused a command ({text}).", hint=_response_hint(text), is_passing=is_passing)
 
 
 def _reason(exc: BaseException) -> str:
