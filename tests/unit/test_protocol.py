@@ -11,7 +11,7 @@ from swarmkv.protocol import keys
 from swarmkv.protocol.broker import shown
 from swarmkv.protocol.codec import MAX_MESSAGE_BYTES, decode, encode, unpack
 from swarmkv.protocol.errors import ConfigError, ProtocolError
-from swarmkv.protocol.events import BranchText, RunDone, decode_events, encode_events
+from swarmkv.protocol.events import BranchText, Event, RunDone, decode_events, encode_events
 from swarmkv.protocol.identity import digest_fields
 from swarmkv.protocol.messages import BranchResult, BranchSpec, PrefixSpec, RunReport, RunSpec, Sampling
 from swarmkv.protocol.settings import load_settings
@@ -55,7 +55,7 @@ def test_a_missing_or_unknown_field_is_refused() -> None:
 
 
 def test_events_of_one_entry_come_back_in_order() -> None:
-    events = [BranchText(branch="a", attempt=1, offset=0, text="é"), RunDone(state="done")]
+    events: list[Event] = [BranchText(branch="a", attempt=1, offset=0, text="é"), RunDone(state="done")]
     assert decode_events(encode_events(events)) == events
 
 
@@ -127,7 +127,7 @@ def test_passwords_are_never_shown() -> None:
 
 
 def test_a_report_finds_branches_by_name_in_order() -> None:
-    branch = {
+    branch: dict[str, object] = {
         "state": "done",
         "text": "",
         "finish_reason": "stop",

@@ -23,6 +23,9 @@ from swarmkv.protocol.codec import pack, unpack
 from swarmkv.protocol.errors import BrokerError, ConfigError
 
 
+_REFUSALS = ("db index", "password", "authentication")
+
+
 def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedis:
     """A lazy client; nothing is sent yet. Jobs are coded with msgpack. The caller closes it.
 
@@ -81,7 +84,7 @@ def broker_errors() -> Iterator[None]:
             is_passing=False,
         ) from exc
     except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
-        if "db index" in str(exc).lower():  # refused while connecting, hence this class
+        if any(word in str(exc).lower() for word in _REFUSALS):  # while connecting, hence this class
             raise _refused(exc) from exc
         raise BrokerError(f"Redis cannot be reached ({_reason(exc)}).") from exc
     except ResponseError as exc:
@@ -104,7 +107,7 @@ def _response_hint(text: str) -> str:
     lowered = text.lower()
     if "db index" in lowered or "select" in lowered:
         return "The database number at the end of SWARMKV_REDIS_URL does not exist on this server."
-    if "noauth" in lowered or "wrongpass" in lowered:
+    if "noauth" in lowered or "password" in lowered or "wrongpass" in lowered:
         return "Put the password into SWARMKV_REDIS_URL: redis://user:password@host:port/0."
     if "noperm" in lowered:
         return "This Redis user lacks a permission: scripts, streams and pub/sub on swarmkv:* and arq:*."
