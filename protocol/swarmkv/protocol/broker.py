@@ -107,7 +107,7 @@ def _response_hint(text: str) -> str:
     lowered = text.lower()
     if "db index" in lowered or "select" in lowered:
         return "The database number at the end of SWARMKV_REDIS_URL does not exist on this server."
-    if "noauth" in lowered or "password" in lowered or "wrongpass" in lowered:
+    if any(word in lowered for word in ("noauth", "password", "authentication")):
         return "Put the password into SWARMKV_REDIS_URL: redis://user:password@host:port/0."
     if "noperm" in lowered:
         return "This Redis user lacks a permission: scripts, streams and pub/sub on swarmkv:* and arq:*."
