@@ -37,11 +37,16 @@ def stream(pieces: list[bytes], stop: tuple[str, ...]) -> tuple[list[str], TextS
 
 alphabets = st.sampled_from(["ab", "aé", "a日🚀", "a\ufffd\n"])
 texts = alphabets.flatmap(lambda letters: st.text(letters, max_size=30)).map(str.encode)
-stops = st.lists(st.text("abé日🚀\ufffd", min_size=1, max_size=4), max_size=4).map(tuple)
+stop_letters = st.sampled_from(["ab", "abé日🚀\ufffd"])
+stops = st.lists(stop_letters.flatmap(lambda letters: st.text(letters, min_size=1, max_size=4)), max_size=4).map(
+    tuple
+)
 
 
 @given(data=st.one_of(texts, st.binary(max_size=30)), places=st.lists(st.integers(0)), stop=stops)
+@example(data=b"abc", places=[], stop=("abc", "b"))
 @example(data=b"abc", places=[1, 2], stop=("abc", "b"))
+@example(data=b"xaab", places=[3], stop=("aab",))
 @example(data=b"xabcy", places=[], stop=("bc", "abc"))
 @example(data=b"a\xf0\x9f\x9aa", places=[2, 3], stop=("\ufffda",))
 def test_the_joined_stream_is_the_plain_decoded_text_up_to_the_first_complete_stop_string(

@@ -27,6 +27,7 @@ class Sampler:
 
     def __init__(self, vocab: Vocab, sampling: Sampling) -> None:
         biases = _biases(vocab, sampling)
+        self._memory = sampling.repeat_last_n if _has_penalties(sampling) else 0
         params = llama.llama_sampler_chain_default_params()
         params.no_perf = True
         self._chain: int | None = llama.llama_sampler_chain_init(params)
@@ -35,8 +36,9 @@ class Sampler:
 
     def accept(self, tokens: NDArray[np.int32]) -> None:
         """Let the penalties see tokens that were not sampled here, as llama-server does with a prompt."""
-        for token in tokens.tolist():
-            llama.llama_sampler_accept(self._chain, token)
+        if self._memory:
+            for token in tokens[-self._memory :].tolist():
+                llama.llama_sampler_accept(self._chain, token)
 
     def sample(self, ctx_ptr: int, row: int) -> int:
         """Draw a token from logits row `row` of the last decode, and remember it for the penalties.
