@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmkv.workers.engine.jobs import BranchEnded, BranchJob
-from swarmkv.workers.engine.samplers import Sampler, is_plain_greedy
+from swarmkv.workers.engine.samplers import Greedy, Sampler, is_greedy
 from swarmkv.workers.engine.text import TextStream
 from swarmkv.workers.engine.tokens import Vocab
 
@@ -13,16 +13,13 @@ MS = 1000.0
 class Answer:
     """Sampler, text and clock of one branch; owns the sampler's memory until `close`.
 
-    Times are seconds of a monotonic clock. `sampler` is None for a plain greedy branch: its rows share one
-    argmax.
+    Times are seconds of a monotonic clock.
     """
 
     def __init__(self, job: BranchJob, vocab: Vocab, taken_s: float) -> None:
         """Raises InvalidBranch for sampling that the vocabulary does not allow."""
         self.stream = TextStream(job.sampling.stop)
-        self.sampler = None if is_plain_greedy(job.sampling, vocab) else Sampler(vocab, job.sampling)
-        if self.sampler:
-            self.sampler.accept(job.prompt)
+        self.sampler = _sampler_of(job, vocab)
         self.restore_s = 0.0
         self._vocab = vocab
         self._ignore_eos = job.sampling.ignore_eos
@@ -59,6 +56,13 @@ class Answer:
 
     def close(self) -> None:
         """Free the sampler. May be called twice."""
-        if self.sampler:
+        if isinstance(self.sampler, Sampler):
             self.sampler.close()
-            self.sampler = None
+
+
+def _sampler_of(job: BranchJob, vocab: Vocab) -> Sampler | Greedy:
+    if is_greedy(job.sampling):
+        return Greedy(vocab, job.sampling)
+    sampler = Sampler(vocab, job.sampling)
+    sampler.accept(job.prompt)
+    return sampler

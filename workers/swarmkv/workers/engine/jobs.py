@@ -99,7 +99,8 @@ class BranchProgressed:
 class BranchEnded:
     """Milliseconds from when the engine took the job; `text` is the whole answer, equal to the joined progress.
 
-    `restore_ms` is 0 when the snapshot was resident. `recomputed` counts prefix tokens that were decoded again.
+    `restore_ms` and `decode_ms` (first token to end) are durations; `restore_ms` is 0 when the snapshot was
+    resident. `recomputed` counts prefix tokens that were decoded again.
     """
 
     id: str
@@ -158,7 +159,7 @@ class EngineInfo:
 
 
 class Engine(Protocol):
-    """What the workers need; the llama.cpp engine and the null engine both satisfy it. All calls are thread-safe."""
+    """What the workers need; the llama.cpp engine and the null engine satisfy it. All calls are thread-safe."""
 
     info: EngineInfo
 

@@ -32,7 +32,7 @@ from swarmkv.workers.engine.jobs import (
     PrefillProgressed,
 )
 from swarmkv.workers.engine.plan import Admission, Branch, Job, Prefill, Rows, Scheduler, Task
-from swarmkv.workers.engine.samplers import greedy
+from swarmkv.workers.engine.samplers import Greedy
 from swarmkv.workers.engine.tokens import Vocab
 
 logger = logging.getLogger(__name__)
@@ -214,13 +214,14 @@ class Loop:
         if not branches:
             return []
         logits = self._context.logits(self._batch)
-        samplers = [self._answers[branch].sampler for branch in branches]
-        shared = [index for index, sampler in enumerate(samplers) if sampler is None]
-        tokens = dict(zip(shared, _greedy_rows(logits, shared), strict=True))
-        for index, (sampler, row) in enumerate(zip(samplers, self._batch.logits_rows, strict=True)):
-            if sampler is not None:
-                tokens[index] = sampler.sample(self._context.ptr, row)
-        return [tokens[index] for index in range(len(branches))]
+        rows = enumerate(zip(branches, self._batch.logits_rows, strict=True))
+        return [self._pick(branch, logits[index], row) for index, (branch, row) in rows]
+
+    def _pick(self, branch: Branch, logits: NDArray[np.float32], row: int) -> int:
+        sampler = self._answers[branch].sampler
+        if isinstance(sampler, Greedy):
+            return sampler.pick(logits)
+        return sampler.sample(self._context.ptr, row)
 
     def _take(self, branch: Branch, token: int, now_s: float) -> None:
         answer, job = self._answers[branch], branch.job
@@ -294,11 +295,3 @@ class Loop:
             answer = self._answers.pop(task, None)
             if answer is not None:
                 answer.close()
-
-
-def _greedy_rows(logits: NDArray[np.float32], rows: list[int]) -> list[int]:
-    """The likeliest token of the given rows; no copy when it is all of them."""
-    if not rows:
-        return []
-    chosen: list[int] = greedy(logits if len(rows) == len(logits) else logits[rows]).tolist()
-    return chosen
