@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from swarmkv.protocol.errors import DecodeFailed, InvalidBranch
 from swarmkv.protocol.messages import Sampling
 from swarmkv.workers.engine.backend import llama
-from swarmkv.workers.engine.samplers import Sampler, greedy, is_plain_greedy
+from swarmkv.workers.engine.samplers import Greedy, Sampler, is_greedy
 from tests.raw_context import RawContext, raw_context
 
 Logits = NDArray[np.float32]
@@ -140,7 +140,8 @@ def test_tokens_that_the_model_suppresses_are_never_drawn(
 ) -> None:
     monkeypatch.setattr(context.vocab, "suppressed", (10,))
     assert 10 not in distribution(context, Sampling(**NEUTRAL), logits_of(context, FOUR))
-    assert not is_plain_greedy(Sampling(temperature=0.0), context.vocab)
+    logits = logits_of(context, FOUR)
+    assert Greedy(context.vocab, Sampling(temperature=0.0)).pick(logits) == 11
 
 
 @pytest.mark.parametrize("token", [-1, 260, 2**40])
@@ -183,21 +184,22 @@ def test_two_branches_that_take_turns_draw_what_each_draws_alone(context: RawCon
         Sampling(temperature=1e-40),
         Sampling(temperature=0.0, top_k=5, top_p=0.1, seed=1),
         Sampling(temperature=0.0, repeat_last_n=0, presence_penalty=1.0),
+        Sampling(temperature=0.0, ignore_eos=True),
     ],
 )
-def test_plain_greedy_is_what_the_chain_picks_ties_included(context: RawContext, sampling: Sampling) -> None:
-    assert is_plain_greedy(sampling, context.vocab)
+def test_greedy_is_what_the_chain_picks_ties_and_bans_included(context: RawContext, sampling: Sampling) -> None:
+    assert is_greedy(sampling)
     rng = np.random.default_rng(0)
     rows = rng.integers(-3, 3, (50, context.vocab.n_tokens)).astype(np.float32)  # full of ties
     rows[0] = -np.inf
     rows[1] = 0.0
+    rows[2, context.vocab.eog_tokens[0]] = 9.0
     picked = []
     for row in rows:
         context.overwrite_logits(row)
         picked += draw(context, sampling, 1)
-    ids = greedy(rows)
-    assert ids.dtype == np.int32
-    assert ids.tolist() == picked
+    greedy = Greedy(context.vocab, sampling)
+    assert [greedy.pick(row) for row in rows] == picked
 
 
 @pytest.mark.parametrize(
@@ -207,11 +209,10 @@ def test_plain_greedy_is_what_the_chain_picks_ties_included(context: RawContext,
         Sampling(temperature=0.0, repeat_penalty=1.1),
         Sampling(temperature=0.0, frequency_penalty=0.1),
         Sampling(temperature=0.0, logit_bias={5: 1.0}),
-        Sampling(temperature=0.0, ignore_eos=True),
     ],
 )
-def test_what_changes_the_pick_is_not_plain_greedy(context: RawContext, sampling: Sampling) -> None:
-    assert not is_plain_greedy(sampling, context.vocab)
+def test_what_weighs_the_logits_is_not_greedy(sampling: Sampling) -> None:
+    assert not is_greedy(sampling)
 
 
 def test_a_row_without_logits_is_an_error_and_no_crash(context: RawContext) -> None:

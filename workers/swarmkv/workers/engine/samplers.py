@@ -1,4 +1,4 @@
-"""How a branch picks its tokens: one llama.cpp sampler chain a branch, in llama-server's order."""
+"""How a branch picks its tokens: the likeliest, or one llama.cpp sampler chain a branch in llama-server's order."""
 
 from __future__ import annotations
 
@@ -56,16 +56,24 @@ class Sampler:
             self._chain = None
 
 
-def is_plain_greedy(sampling: Sampling, vocab: Vocab) -> bool:
-    """Whether `greedy` picks the same tokens as this branch's chain would."""
-    changes_logits = sampling.logit_bias or sampling.ignore_eos or vocab.suppressed
-    return _is_greedy(sampling) and not changes_logits and not _has_penalties(sampling)
+class Greedy:
+    """The likeliest token that is not banned, the first of equals; nothing is remembered, nothing to free.
+
+    Picks what `Sampler` would pick for the same branch, without copying a row of a large vocabulary.
+    """
+
+    def __init__(self, vocab: Vocab, sampling: Sampling) -> None:
+        self._banned: NDArray[np.intp] = np.array(_banned(vocab, sampling), np.intp)
+
+    def pick(self, logits: NDArray[np.float32]) -> int:
+        """The id for one row of logits, shape (n_vocab,), in which the banned tokens' are overwritten."""
+        logits[self._banned] = -np.inf
+        return int(logits.argmax())
 
 
-def greedy(logits: NDArray[np.float32]) -> NDArray[np.int32]:
-    """The likeliest token of each row, the first of equals: logits (rows, n_vocab) to ids (rows,)."""
-    ids: NDArray[np.int32] = np.argmax(logits, axis=1).astype(np.int32)
-    return ids
+def is_greedy(sampling: Sampling) -> bool:
+    """Whether `Greedy` does for this branch: its logits are compared, and none is changed but by a ban."""
+    return sampling.temperature < MIN_TEMPERATURE and not sampling.logit_bias and not _has_penalties(sampling)
 
 
 def _links(vocab: Vocab, sampling: Sampling, biases: list[tuple[int, float]]) -> Iterator[int]:
@@ -80,7 +88,7 @@ def _links(vocab: Vocab, sampling: Sampling, biases: list[tuple[int, float]]) ->
             sampling.frequency_penalty,
             sampling.presence_penalty,
         )
-    if _is_greedy(sampling):
+    if sampling.temperature < MIN_TEMPERATURE:
         yield llama.llama_sampler_init_greedy()
     else:
         yield from _drawing_links(sampling)
@@ -113,12 +121,12 @@ def _biases(vocab: Vocab, sampling: Sampling) -> list[tuple[int, float]]:
         if not 0 <= token < vocab.n_tokens:
             raise InvalidBranch(f"logit_bias names token {token}; the model has tokens 0 to {vocab.n_tokens - 1}.")
     biases = [(token, max(-MAX_BIAS, min(bias, MAX_BIAS))) for token, bias in sampling.logit_bias.items()]
-    banned = [*vocab.suppressed, *(vocab.eog_tokens if sampling.ignore_eos else ())]
-    return biases + [(token, -float("inf")) for token in banned]
+    return biases + [(token, -float("inf")) for token in _banned(vocab, sampling)]
 
 
-def _is_greedy(sampling: Sampling) -> bool:
-    return sampling.temperature < MIN_TEMPERATURE
+def _banned(vocab: Vocab, sampling: Sampling) -> list[int]:
+    """Tokens that this branch may never draw."""
+    return [*vocab.suppressed, *(vocab.eog_tokens if sampling.ignore_eos else ())]
 
 
 def _has_penalties(sampling: Sampling) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +35,8 @@ class Vocab:
         self.bos: int = llama.llama_vocab_bos(self.ptr)  # -1: the model has none
         self.add_bos: bool = self.bos >= 0 and bool(llama.llama_vocab_get_add_bos(self.ptr))
         self.suppressed = _suppressed_tokens(self.ptr)
+        # All that end the generation. Here and not when first asked for, in the middle of others' decoding.
+        self.eog_tokens = tuple(token for token in range(self.n_tokens) if self.is_eog(token))
         attributes = [llama.llama_vocab_get_attr(self.ptr, token) for token in range(self.n_tokens)]
         self._attributes: NDArray[np.int32] = np.array(attributes, np.int32)
         marks = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -85,11 +86,6 @@ class Vocab:
     def is_eog(self, token: int) -> bool:
         """Whether a token ends the generation."""
         return bool(llama.llama_vocab_is_eog(self.ptr, token))
-
-    @cached_property
-    def eog_tokens(self) -> tuple[int, ...]:
-        """Every token that ends the generation."""
-        return tuple(token for token in range(self.n_tokens) if self.is_eog(token))
 
     def _has(self, token: int, attribute: int) -> bool:
         return bool(self._attributes[token] & attribute)
