@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from swarmkv.cli import exits, output
 from swarmkv.cli.broker import redis_url
 from swarmkv.cli.exits import NoWorker
 from swarmkv.producer import Producer, RunReport
@@ -27,11 +28,15 @@ async def require_worker(producer: Producer, model: str) -> None:
         raise NoWorker(f"No worker for model {model!r} is alive.")
 
 
-async def require_served(producer: Producer, report: RunReport) -> None:
-    """Raise NoWorker when a run missed its deadline because nobody worked on it."""
-    is_late = report.error is not None and report.error.code == "deadline_exceeded"
-    if is_late and not any(branch.attempts for branch in report.branches):
-        await require_worker(producer, report.model)
+async def exit_code(producer: Producer, report: RunReport) -> int:
+    """The code of a report; NO_WORKER, said on stderr, when it is late because nobody is there to work on it."""
+    if report.error is not None and report.error.code == "deadline_exceeded":
+        try:
+            await require_worker(producer, report.model)
+        except NoWorker as exc:
+            output.print_error(exc)
+            return exits.NO_WORKER
+    return exits.for_report(report)
 
 
 def worker_rows(workers: Iterable[LiveWorker]) -> list[dict[str, Any]]:

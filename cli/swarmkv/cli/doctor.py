@@ -25,7 +25,7 @@ def doctor(
     model: Annotated[str, typer.Option(metavar="REF", help="The model to look at.")] = DEMO,
     as_json: Json = False,
 ) -> None:
-    """Check Redis, shared memory, the model, versions and the CPU; exit code 1 when there is a problem."""
+    """Check this host and its Redis; exit code 1 on a problem."""
     settings = load_settings()
     findings = [finding for check in checks.LOCAL_CHECKS for finding in check()]
     findings += checks.check_model(parse_model(model).ref)

@@ -14,7 +14,7 @@ import typer
 from pydantic import ValidationError
 
 from swarmkv.cli import exits, live, output, render
-from swarmkv.cli.client import open_producer, require_served, require_worker
+from swarmkv.cli.client import exit_code, open_producer, require_worker
 from swarmkv.cli.models import DEFAULT_ALIAS, parse_alias
 from swarmkv.cli.options import Json
 from swarmkv.cli.prompts import Branch, parse_prompt, read_prompts
@@ -82,7 +82,7 @@ def enqueue(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Enqueue a document with its prompts: prefilled once, answered by as many branches."""
+    """Enqueue a document with its prompts: one prefill, N answers."""
     given: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     given |= {"min_p": min_p, "repeat_penalty": repeat_penalty, "seed": seed, "stop": stop or None}
     sampling = parse_sampling({key: value for key, value in given.items() if value is not None})
@@ -136,8 +136,7 @@ async def _submit(submission: Submission, following: Following, accepted: list[R
         if not (following.wait or following.follow):
             return await _accepted(run, following)
         report = await _followed(producer, run, submission.model, following)
-        await require_served(producer, report)
-        return exits.for_report(report)
+        return await exit_code(producer, report)
 
 
 async def _accepted(run: RunHandle, following: Following) -> int:

@@ -22,6 +22,12 @@ BROKER = 4
 NO_WORKER = 5
 
 
+class UsageFault(SwarmkvError):
+    """The command line itself is wrong."""
+
+    code = "usage"
+
+
 class NoWorker(SwarmkvError):
     """Nobody is there who could do the work."""
 
@@ -45,7 +51,7 @@ def for_error(error: SwarmkvError) -> int:
 
 
 _BY_ERROR: tuple[tuple[tuple[type[SwarmkvError], ...], int], ...] = (
-    ((InvalidInput, ConfigError, ModelError, RunNotFound, ProgramFailed), USAGE),
+    ((InvalidInput, ConfigError, ModelError, RunNotFound, ProgramFailed, UsageFault), USAGE),
     ((RunNotFinished,), UNFINISHED),
     ((BrokerError,), BROKER),
     ((NoWorker,), NO_WORKER),

@@ -1,19 +1,21 @@
 """The `swarmkv` command: its subcommands, and how it ends.
 
 Whatever goes wrong becomes one or two lines on stderr and an exit code of `exits`; with --json, a document
-{"error": ...} on stdout too. A traceback is a fault of ours, and is shown only for what nobody foresaw.
+{"error": ...} on stdout too. What nobody foresaw is a fault of ours: its traceback goes to a file.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
 from swarmkv.cli import exits, output
+from swarmkv.cli.broker import state_dir
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
@@ -27,9 +29,8 @@ _EXIT_INTERRUPTED = 130  # as shells say it: 128 and the number of SIGINT
 
 app = typer.Typer(
     name="swarmkv",
-    no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -42,19 +43,16 @@ for _command in _COMMANDS:
 app.add_typer(snapshots, name="snapshots")
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        sys.stdout.write(f"swarmkv {importlib.metadata.version('swarmkv')}\n")
-        raise typer.Exit
-
-
-@app.callback()
+@app.callback(invoke_without_command=True)
 def main(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = False,
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Prefill a document once, fan out N prompts over its KV cache."""
+    if version:
+        sys.stdout.write(f"swarmkv {importlib.metadata.version('swarmkv')}\n")
+    elif context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
 
 
 def run(argv: list[str] | None = None) -> None:
@@ -69,14 +67,36 @@ def run(argv: list[str] | None = None) -> None:
 
 def _run(arguments: list[str]) -> int:
     try:
-        app(arguments, prog_name="swarmkv", standalone_mode=True)
-    except SystemExit as exc:
-        return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
+        code = app(arguments, prog_name="swarmkv", standalone_mode=False)
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    except SwarmkvError as error:
-        if "--json" in arguments:
-            output.print_json(output.error_document(error))
-        output.print_error(error)
-        return exits.for_error(error)
-    return exits.DONE
+    except Exception as exc:
+        return _report(_as_ours(exc), as_json="--json" in arguments)
+    return code if isinstance(code, int) else exits.DONE
+
+
+def _report(error: SwarmkvError, *, as_json: bool) -> int:
+    if as_json:
+        output.print_json(output.error_document(error))
+    output.print_error(error)
+    return exits.for_error(error)
+
+
+def _as_ours(exc: Exception) -> SwarmkvError:
+    """Any exception as an error with a message for people."""
+    if isinstance(exc, SwarmkvError):
+        return exc
+    # Typer's own, of a class that has no public name: told by what its documentation promises.
+    if callable(describe := getattr(exc, "format_message", None)):
+        path = getattr(getattr(exc, "ctx", None), "command_path", "swarmkv")
+        return exits.UsageFault(describe(), hint=f"See: {path} --help")
+    return _unforeseen(exc)
+
+
+def _unforeseen(exc: Exception) -> SwarmkvError:
+    """A fault of ours: its traceback goes to a file, for who is to mend it."""
+    path = state_dir() / "traceback.txt"
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.write_text("".join(traceback.format_exception(exc)), encoding="utf-8", errors="replace")
+    message = f"This should not have happened: {type(exc).__name__}: {exc}"
+    return SwarmkvError(message, hint=f"Please report it, with {path}.")

@@ -75,8 +75,14 @@ def _parsed(parse: Callable[[str], Any], text: str, place: str) -> Any:
     try:
         return parse(text)
     except (ValueError, RecursionError, yaml.YAMLError) as exc:
-        reason = " ".join(str(exc).split())[:200] or type(exc).__name__
-        raise InvalidBranch(f"{place} cannot be parsed: {reason}.") from exc
+        raise InvalidBranch(f"{place} cannot be parsed: {_reason(exc)}.") from exc
+
+
+def _reason(exc: Exception) -> str:
+    if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
+        mark = exc.problem_mark
+        return f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}"
+    return " ".join(str(exc).split())[:200] or type(exc).__name__
 
 
 def _branch(value: Any, place: str) -> Branch:

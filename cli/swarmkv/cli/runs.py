@@ -31,7 +31,7 @@ def runs(
 
 
 def show(run: RunId, as_json: Json = False) -> None:
-    """Show where a run stands: states, tokens and times, without the answers."""
+    """Show where a run stands, without the answers."""
     report = asyncio.run(_report(run))
     if as_json:
         output.print_json(report.model_dump(mode="json"))
@@ -46,7 +46,7 @@ def results(
     follow: Annotated[bool, typer.Option("--follow", help="Follow the run to its end first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the answers of a run as they are now; exit code 3 while some are missing."""
+    """Print the answers of a run; exit code 3 while some are missing."""
     report = asyncio.run(_followed(run, as_json=as_json) if follow else _report(run))
     if not (follow and as_json):
         _print(report, as_json=as_json)

@@ -14,7 +14,7 @@ from swarmkv.protocol.errors import SnapshotError, SnapshotMissing
 from swarmkv.protocol.settings import load_settings
 from swarmkv.snapshots import SnapshotEntry, SnapshotMeta, SnapshotStore, format_bytes
 
-app = typer.Typer(no_args_is_help=True, help="Snapshots in this host's store.")
+app = typer.Typer(help="List, check and remove the snapshots of this host.")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="A snapshot's key, or its unambiguous beginning.")]
 _MIN_PREFIX_CHARS = 4
 
@@ -54,7 +54,7 @@ def verify(
     keys: Annotated[list[str] | None, typer.Argument(metavar="[KEY]...", help="All, if none is given.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Check every byte of snapshots; exit code 1 when one is damaged."""
+    """Check every byte; exit code 1 when a snapshot is damaged."""
     store = _store()
     found = [_find(store, key).key for key in keys] if keys else [entry.key for entry in store.ls()]
     problems = {key: _problem(store, key) for key in found}
@@ -73,7 +73,7 @@ def rm(
     everything: Annotated[bool, typer.Option("--all", help="Remove every snapshot.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove snapshots; branches that still need one have it prefilled again."""
+    """Remove snapshots; what still needs one prefills again."""
     store = _store()
     if everything == bool(keys):
         raise typer.BadParameter("give the keys of snapshots, or --all")

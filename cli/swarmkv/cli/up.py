@@ -43,7 +43,10 @@ def up(
     ] = False,
     slots: Annotated[int | None, typer.Option(help="Branches that a worker decodes at once.")] = None,
 ) -> None:
-    """Run a broker (unless SWARMKV_REDIS_URL is set) and workers until Ctrl-C."""
+    """Run a broker and workers until Ctrl-C.
+
+    With SWARMKV_REDIS_URL set, that Redis is used and no broker is run.
+    """
     settings = load_settings(slots=slots)
     choices = tuple(ModelChoice(c.alias, str(resolve_model(c.ref))) for c in parse_models(model or [DEMO]))
     counts = (0, 0, 1) if one_process else (prefill_workers, branch_workers, 0)

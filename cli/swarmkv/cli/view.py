@@ -24,12 +24,13 @@ _KEPT_CHARS = 2_000  # of a streaming answer: more than a terminal's line
 
 @dataclass(slots=True)
 class BranchView:
-    """A branch: `text` is the end of what its attempt of now has said."""
+    """A branch: `text` is the end of what its attempt of now has said, `num_chars` how much that was in all."""
 
     name: str
     state: BranchState = "waiting"
     attempt: int = 0
     text: str = ""
+    num_chars: int = 0
     result: BranchResult | None = None
 
 
@@ -88,22 +89,27 @@ def _prefill_done(view: RunView, event: PrefillDone) -> None:
 
 
 def _branch_started(view: RunView, event: BranchStarted) -> None:
-    branch = view._branch(event.branch)
-    if event.attempt >= branch.attempt:
-        branch.state, branch.attempt, branch.text = "running", event.attempt, ""
+    _begin(view._branch(event.branch), "running", event.attempt)
 
 
 def _branch_text(view: RunView, event: BranchText) -> None:
     branch = view._branch(event.branch)
     if event.attempt == branch.attempt or branch.attempt == 0:
         branch.state = "running"
-        branch.text = (branch.text + event.text)[-_KEPT_CHARS:]
+        # A piece that was written twice, after a lost connection, is taken once.
+        fresh = event.text[max(0, branch.num_chars - event.offset) :]
+        branch.text = (branch.text + fresh)[-_KEPT_CHARS:]
+        branch.num_chars = max(branch.num_chars, event.offset + len(event.text))
 
 
 def _branch_restarted(view: RunView, event: BranchRestarted) -> None:
-    branch = view._branch(event.branch)
-    if event.attempt >= branch.attempt:
-        branch.state, branch.attempt, branch.text = "queued", event.attempt, ""
+    _begin(view._branch(event.branch), "queued", event.attempt)
+
+
+def _begin(branch: BranchView, state: BranchState, attempt: int) -> None:
+    if attempt >= branch.attempt:
+        branch.state, branch.attempt = state, attempt
+        branch.text, branch.num_chars = "", 0
 
 
 def _branch_done(view: RunView, event: BranchDone) -> None:

@@ -34,7 +34,10 @@ def worker(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log JSON lines.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log every job.")] = False,
 ) -> None:
-    """Run a worker until SIGTERM or Ctrl-C; it finishes its work or hands it back."""
+    """Run a worker until Ctrl-C or SIGTERM.
+
+    What it cannot finish within its grace time, it hands back.
+    """
     set_up_logs(as_json=log_json, verbose=verbose)
     settings = load_settings(slots=slots, threads=threads)
     settings = settings.model_copy(update={"redis_url": redis_url(settings)})
@@ -44,7 +47,7 @@ def worker(
 
 
 def workers(as_json: Json = False) -> None:
-    """List the workers that are alive; exit code 5 when there are none."""
+    """List the workers that are alive; exit code 5 when none is."""
     rows = asyncio.run(_rows())
     if as_json:
         output.print_json(rows)
