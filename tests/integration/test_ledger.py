@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
 from swarmkv.protocol import keys
 from swarmkv.protocol.broker import connect
+from swarmkv.protocol.codec import pack
 from swarmkv.protocol.errors import RunNotFound, SnapshotMissing, SwarmkvError, UnknownModel
 from swarmkv.protocol.events import BranchDone, BranchRestarted, RunDone
 from swarmkv.protocol.identity import digest_bytes
@@ -79,7 +83,7 @@ async def sweep_until(ledger: Ledger, settings: Settings, attempts: int, run_id:
     """Sweep until the first branch has had so many attempts."""
 
     async def is_there() -> bool:
-        await ledger.fleet.sweep(max_solo_crashes=settings.max_solo_crashes)
+        await ledger.fleet.sweep(max_solo_crashes=settings.max_solo_crashes, lease_ms=LEASE_MS)
         report = await ledger.runs.report(run_id)
         return report.branches[0].attempts >= attempts or report.is_finished
 
@@ -185,7 +189,7 @@ async def test_a_heartbeat_keeps_leases_and_names_those_that_are_lost(ledger: Le
     await sweep_until(ledger, settings, 1, "aa")
 
     async def second_is_queued() -> bool:
-        await ledger.fleet.sweep(max_solo_crashes=2)
+        await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS)
         return (await ledger.runs.report("aa")).branches[1].attempts == 2
 
     await eventually(second_is_queued)
@@ -233,7 +237,7 @@ async def test_a_dead_prefill_is_run_again_and_fails_its_runs_after_too_many_dea
         (prefill,) = await take_prefill(ledger, lease_ms=1)
 
         async def swept() -> bool:
-            counts = await ledger.fleet.sweep(max_solo_crashes=settings.max_solo_crashes)
+            counts = await ledger.fleet.sweep(max_solo_crashes=settings.max_solo_crashes, lease_ms=LEASE_MS)
             return counts.leases == 1
 
         await eventually(swept)
@@ -280,7 +284,7 @@ async def test_work_that_arq_forgot_is_queued_again(ledger: Ledger, settings: Se
     client = connect(settings.redis_url, timeout_s=5)
     await client.delete(keys.key("queue", role="branch", alias="default"))
     assert await take(ledger) == []
-    counts = await ledger.fleet.sweep(max_solo_crashes=2, stale_ms=0)
+    counts = await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS, stale_ms=0)
     assert counts.requeued == 1
     assert len(await take(ledger)) == 1
     await client.aclose(close_connection_pool=True)
@@ -290,7 +294,7 @@ async def test_a_run_past_its_deadline_fails_and_leaves_no_queued_work(ledger: L
     await submit(ledger, "aa", 2, deadline_ms=1)
 
     async def swept() -> bool:
-        return (await ledger.fleet.sweep(max_solo_crashes=2)).deadlines == 1
+        return (await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS)).deadlines == 1
 
     await eventually(swept)
     report = await ledger.runs.report("aa")
@@ -362,3 +366,148 @@ async def test_the_queue_size_is_what_really_waits(ledger: Ledger) -> None:
     await make_ready(ledger)
     await take(ledger, limit=1)
     assert await ledger.fleet.queue_depth("branch", "default") == 2
+
+
+@pytest.fixture
+async def raw(settings: Settings) -> AsyncIterator[Any]:
+    """A client of the test's database, to do what nobody should."""
+    client = connect(settings.redis_url, timeout_s=5)
+    yield client
+    await client.aclose(close_connection_pool=True)
+
+
+async def crash_until_alone(ledger: Ledger, settings: Settings, run_id: str) -> None:
+    """Two crashes of the whole batch: from now on its branches run alone."""
+    for crash in (1, 2):
+        await take(ledger, f"crashed{crash}", lease_ms=1)
+        await sweep_until(ledger, settings, crash + 1, run_id)
+
+
+async def test_suspects_are_taken_one_at_a_time_by_a_worker_that_holds_nothing(
+    ledger: Ledger, settings: Settings
+) -> None:
+    await submit(ledger, "aa", 3)
+    await make_ready(ledger)
+    await crash_until_alone(ledger, settings, "aa")
+    await submit(ledger, "bb", 2)
+    assert await ledger.jobs.take_branches("default", "busy", limit=9, lease_ms=LEASE_MS, held=1) == []
+    for _ in range(3):
+        (suspect,) = await take(ledger)
+        assert (suspect.run_id, suspect.is_solo) == ("aa", True)
+    assert [b.run_id for b in await take(ledger)] == ["bb", "bb"]
+
+
+async def test_leases_that_ran_out_while_nobody_could_renew_them_are_given_once_more(
+    ledger: Ledger, raw: Any
+) -> None:
+    await submit(ledger, "aa", 1)
+    await make_ready(ledger)
+    (branch,) = await take(ledger, "w1", lease_ms=1)
+    await raw.set(keys.SWEPT, 1)  # long ago
+    counts = await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS)
+    assert counts.leases == 0
+    assert await beat(ledger, "w1", [branch.job_id]) == []
+    assert await ledger.jobs.finish("w1", [done(branch)]) == [True]
+
+
+async def test_a_renewed_lease_runs_out_when_its_worker_stays_away(ledger: Ledger, raw: Any) -> None:
+    await submit(ledger, "aa", 1)
+    await make_ready(ledger)
+    await take(ledger, "w1", lease_ms=1)
+    await raw.set(keys.SWEPT, 1)
+
+    async def is_queued_again() -> bool:
+        await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=500)
+        return (await ledger.runs.report("aa")).branches[0].attempts == 2
+
+    await eventually(is_queued_again)
+
+
+async def test_a_message_of_another_version_fails_alone_with_a_reason(ledger: Ledger, raw: Any) -> None:
+    await submit(ledger, "aa", 3)
+    await make_ready(ledger)
+    await raw.hset(keys.key("branch", run="aa", index=1), "spec", pack({"v": 99, "name": "b1"}))
+    await raw.hset(keys.key("branch", run="aa", index=2), "spec", b"\x80\x04cos\nsystem\n")
+    assert [b.index for b in await take(ledger)] == [0]
+    report = await ledger.runs.report("aa")
+    assert [b.state for b in report.branches] == ["running", "failed", "failed"]
+    assert report.branches[1].error is not None
+    assert report.branches[1].error.code == "protocol"
+    assert "version 99" in report.branches[1].error.message
+    await submit(ledger, "bb", 1)
+    await raw.hset(keys.key("prefix", prefix=run_of("bb").prefix.prefix_id), "spec", pack({"v": 99}))
+    assert await take(ledger) == []
+    assert (await ledger.runs.report("bb")).state == "failed"
+
+
+async def test_a_prefix_of_another_version_fails_its_runs_with_a_reason(ledger: Ledger, raw: Any) -> None:
+    await submit(ledger, "aa", 2)
+    await raw.hset(keys.key("prefix", prefix=run_of("aa").prefix.prefix_id), "spec", pack({"v": 99}))
+    assert await take_prefill(ledger) == []
+    report = await ledger.runs.report("aa")
+    assert report.state == "failed"
+    assert report.error is not None
+    assert "version 99" in report.error.message
+    await submit(ledger, "bb", 1)
+    assert len(await take_prefill(ledger)) == 1
+
+
+async def test_what_others_put_into_our_sets_stops_nobody(ledger: Ledger, raw: Any) -> None:
+    await submit(ledger, "aa", 1)
+    await make_ready(ledger)
+    junk: dict[bytes | str, float] = {b"\x80\x04.": 1, "": 1, "b:zz": 1, "b:zz:0:1": 1, "p:zz:1": 1, "x:1:2:3": 1}
+    for name in (
+        keys.LEASES,
+        keys.READY,
+        keys.ACTIVE,
+        keys.WORKERS,
+        keys.RUNS,
+        keys.key("queue", role="branch", alias="default"),
+    ):
+        await raw.zadd(name, junk)
+    await raw.hset(keys.key("worker", worker="x:1:2:3"), mapping={"beat_ms": "soon", "id": b"\xff"})
+    await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS)
+    assert await ledger.fleet.workers() == []
+    assert [summary.run_id for summary in await ledger.runs.listing(20)] == ["aa"]
+    (branch,) = await take(ledger, limit=99)
+    assert await ledger.jobs.finish("w", [done(branch)]) == [True]
+
+
+async def test_a_run_that_was_deleted_by_hand_takes_nobody_with_it(ledger: Ledger, raw: Any) -> None:
+    await submit(ledger, "aa", 1)
+    await submit(ledger, "bb", 1)
+    await raw.delete(keys.key("run", run="aa"))  # while it waits
+    await make_ready(ledger)
+    await submit(ledger, "cc", 2)
+    taken = await take(ledger, limit=2)
+    assert [b.run_id for b in taken] == ["bb", "cc"]
+    await raw.delete(keys.key("run", run="cc"))  # while it runs, and is queued
+    assert await take(ledger) == []
+    assert await beat(ledger, "w", [b.job_id for b in taken]) == [taken[1].job_id]
+    await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS, stale_ms=0)
+    assert await ledger.jobs.finish("w", [done(taken[1]), done(taken[0])]) == [False, True]
+
+
+async def test_a_heartbeat_makes_its_model_known_to_a_redis_that_was_emptied(ledger: Ledger, raw: Any) -> None:
+    await raw.flushall()
+    info = WorkerInfo(id="w", role="branch", model="big", pid=1, host="h", slots=8, identity="one")
+    await ledger.fleet.beat(info, [], lease_ms=LEASE_MS)
+    assert await ledger.fleet.known_models() == ["big"]
+    await ledger.fleet.announce("big", identity="two", fingerprint="f")
+    await ledger.fleet.beat(info, [], lease_ms=LEASE_MS)
+    assert await raw.hget(keys.key("model", alias="big"), "identity") == b"two"
+
+
+async def test_a_branch_handed_back_with_a_delay_waits_for_it(ledger: Ledger) -> None:
+    await submit(ledger, "aa", 1)
+    await make_ready(ledger)
+    (branch,) = await take(ledger)
+    assert await ledger.jobs.hand_back("w", [branch.job_id], reason="no cells", delay_ms=60_000) == 1
+    assert await take(ledger) == []
+    assert await ledger.fleet.queue_depth("branch", "default") == 1
+
+
+async def test_a_worker_of_a_newer_version_is_listed_all_the_same(ledger: Ledger, raw: Any) -> None:
+    await beat(ledger, "w", [])
+    await raw.hset(keys.key("worker", worker="w"), "mood", "good")
+    assert [live.info.id for live in await ledger.fleet.workers()] == ["w"]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from arq.connections import ArqRedis
-from redis.asyncio.connection import ConnectionPool
+from redis.asyncio.connection import BlockingConnectionPool
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
@@ -22,12 +22,15 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from swarmkv.protocol.codec import pack, unpack
 from swarmkv.protocol.errors import BrokerError, ConfigError
 
-
 _REFUSALS = ("db index", "password", "authentication")
+_PASSING = ("LOADING", "BUSY", "MISCONF", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+POOL_TIMEOUT_S = 60
 
 
 def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedis:
     """A lazy client; nothing is sent yet. Jobs are coded with msgpack. The caller closes it.
+
+    More calls at a time than connections wait for one: hundreds of jobs, or followers, are no error.
 
     Raises ConfigError when the URL cannot be understood.
     """
@@ -37,9 +40,10 @@ def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedi
             hint="Set SWARMKV_REDIS_URL, or start one with `swarmkv up`.",
         )
     try:
-        pool = ConnectionPool.from_url(
+        pool = BlockingConnectionPool.from_url(
             url,
             max_connections=max_connections,
+            timeout=POOL_TIMEOUT_S,
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             health_check_interval=0,
@@ -95,7 +99,7 @@ def broker_errors() -> Iterator[None]:
 
 def _refused(exc: RedisError | OSError) -> BrokerError:
     text = str(exc)
-    is_passing = "LOADING" in text or "BUSY" in text
+    is_passing = any(word in text for word in _PASSING)
     return BrokerError(f"Redis refused a command ({text}).", hint=_response_hint(text), is_passing=is_passing)
 
 

@@ -33,6 +33,8 @@ WORKERS = "swarmkv:workers"  # sorted set: worker id by last heartbeat
 MODELS = "swarmkv:models"  # set of aliases that a worker ever announced
 CONTROL = "swarmkv:control"  # pub/sub: cancellations, to all workers
 STATS = "swarmkv:stats"  # hash: counters since the database was made
+SWEPT = "swarmkv:swept"  # string: time of the last sweep
+NOTHING = "swarmkv:nothing"  # never there: deleting it is a write that a full Redis allows
 
 
 def key(name: str, **parts: str | int) -> str:
@@ -59,5 +61,6 @@ def lua_key_functions() -> str:
         lines.append(f"function K.{name}({', '.join(parts)}) return '{expression}' end")
     fixed = {"RUNS": RUNS, "ACTIVE": ACTIVE, "READY": READY, "LEASES": LEASES}
     fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL, "STATS": STATS}
+    fixed |= {"SWEPT": SWEPT, "NOTHING": NOTHING}
     lines += [f"K.{name} = '{value}'" for name, value in fixed.items()]
     return "\n".join(lines)

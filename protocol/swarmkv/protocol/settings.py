@@ -21,6 +21,10 @@ MIB = 1024 * 1024
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 
 
+def _field(default: Any, description: str) -> Any:
+    return Field(default=default, description=description)
+
+
 class Settings(BaseSettings):
     """All settings; frozen. Environment names are the field names in capitals behind SWARMKV_."""
 
@@ -28,45 +32,54 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_file=".env", frozen=True, extra="ignore", env_ignore_empty=True
     )
 
-    # Redis. Empty: the embedded broker that `swarmkv up` runs on a unix socket.
-    redis_url: str = ""
-    redis_timeout_s: Seconds = 5.0
+    # Redis
+    redis_url: str = _field("", "Redis; empty: the broker that `swarmkv up` runs on a unix socket")
+    redis_timeout_s: Seconds = _field(5.0, "longest wait for an answer of Redis")
 
-    # Snapshot store.
-    store_dir: Path = Field(default_factory=lambda: Path(f"/dev/shm/swarmkv-{os.getuid()}"))  # noqa: S108
-    store_budget_bytes: Annotated[int, Field(ge=MIB)] = 4096 * MIB
+    # Snapshot store
+    store_dir: Path = Field(
+        default_factory=lambda: Path(f"/dev/shm/swarmkv-{os.getuid()}"),  # noqa: S108 - made with mode 0700
+        description="directory of snapshots; shared by prefill and branch workers",
+    )
+    store_budget_bytes: Annotated[int, Field(ge=MIB)] = _field(4096 * MIB, "most bytes of snapshots")
 
-    # Engine. n_ctx counts KV cells: residents, and each slot's prompt and answer.
-    n_ctx: Annotated[int, Field(ge=64, le=16_777_216)] = 16_384
-    n_batch: Annotated[int, Field(ge=1, le=65_536)] = 2_048
-    n_ubatch: Annotated[int, Field(ge=1, le=65_536)] = 512
-    slots: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] = 16
-    residents: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] = 4
-    threads: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: all physical cores
-    n_gpu_layers: Annotated[int, Field(ge=-1)] = 0
-    kv_type_k: KvType = "f16"
-    kv_type_v: KvType = "f16"
-    flash_attention: Literal["on", "off", "default"] = "default"
-    swa_full: bool | None = None  # None: the ring on a CPU, full on a GPU
-    null_engine: bool = False  # no llama.cpp: made-up tokens, for measuring the queue alone
+    # Engine
+    n_ctx: Annotated[int, Field(ge=64, le=16_777_216)] = _field(
+        16_384, "KV cells: resident documents, and each slot's prompt and answer"
+    )
+    n_batch: Annotated[int, Field(ge=1, le=65_536)] = _field(2_048, "most tokens given to llama.cpp at once")
+    n_ubatch: Annotated[int, Field(ge=1, le=65_536)] = _field(512, "tokens of one compute pass")
+    slots: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] = _field(16, "branches that a worker decodes at once")
+    residents: Annotated[int, Field(ge=1, le=MAX_SEQUENCES)] = _field(
+        4, "snapshots that a worker keeps in its KV cache"
+    )
+    threads: Annotated[int, Field(ge=0, le=1024)] = _field(0, "threads of a worker; 0: all physical cores")
+    n_gpu_layers: Annotated[int, Field(ge=-1)] = _field(0, "layers on a GPU; -1: all")
+    kv_type_k: KvType = _field("f16", "type of the K cache")
+    kv_type_v: KvType = _field("f16", "type of the V cache; quantised ones need flash attention")
+    flash_attention: Literal["on", "off", "default"] = _field("default", "default: off on a CPU, on on a GPU")
+    swa_full: bool | None = _field(None, "keep sliding windows whole; unset: no (a ring) on a CPU, yes on a GPU")
+    null_engine: bool = _field(False, "made-up tokens without a model, to measure the queue alone")
 
-    # Limits.
-    max_document_bytes: Annotated[int, Field(ge=1)] = 16 * MIB
-    max_prompt_bytes: Annotated[int, Field(ge=1)] = MIB
-    max_branches: Annotated[int, Field(ge=1, le=100_000)] = 1_000
-    max_rebuilds: Annotated[int, Field(ge=0)] = 3
-    max_solo_crashes: Annotated[int, Field(ge=1)] = 2
-    max_events: Annotated[int, Field(ge=100)] = 20_000
+    # Limits
+    max_document_bytes: Annotated[int, Field(ge=1)] = _field(16 * MIB, "largest document")
+    max_prompt_bytes: Annotated[int, Field(ge=1)] = _field(MIB, "largest prompt, system text or template")
+    max_branches: Annotated[int, Field(ge=1, le=100_000)] = _field(1_000, "most branches of a run")
+    max_rebuilds: Annotated[int, Field(ge=0)] = _field(3, "new snapshots for a branch before it fails")
+    max_solo_crashes: Annotated[int, Field(ge=1)] = _field(
+        2, "deaths of its worker while alone before a branch fails"
+    )
+    max_events: Annotated[int, Field(ge=100)] = _field(20_000, "entries kept of a run's stream of events")
 
-    # Times.
-    deadline_s: Seconds = 86_400.0
-    result_ttl_s: Seconds = 7 * 86_400.0
-    lease_s: Seconds = 8.0
-    heartbeat_s: Seconds = 2.0
-    sweep_s: Seconds = 1.0
-    poll_s: Seconds = 1.0
-    grace_s: Seconds = 10.0
-    flush_s: Seconds = 0.05
+    # Times
+    deadline_s: Seconds = _field(86_400.0, "a run ends by then")
+    result_ttl_s: Seconds = _field(7 * 86_400.0, "results are kept so long")
+    lease_s: Seconds = _field(8.0, "a worker that is silent so long has lost its jobs")
+    heartbeat_s: Seconds = _field(2.0, "time between heartbeats")
+    sweep_s: Seconds = _field(1.0, "time between sweeps")
+    poll_s: Seconds = _field(1.0, "time between looks at the queue when no bell rings")
+    grace_s: Seconds = _field(10.0, "time to finish jobs after SIGTERM before they are handed back")
+    flush_s: Seconds = _field(0.05, "streamed text is written so often")
 
     @property
     def lease_ms(self) -> int:
@@ -115,6 +128,11 @@ def _check_together(settings: Settings) -> None:
         raise ConfigError(
             f"SWARMKV_HEARTBEAT_S={settings.heartbeat_s} is too slow for SWARMKV_LEASE_S={settings.lease_s}.",
             hint="A lease must outlive at least two heartbeats.",
+        )
+    if settings.sweep_s * 4 > settings.lease_s:
+        raise ConfigError(
+            f"SWARMKV_SWEEP_S={settings.sweep_s} is too slow for SWARMKV_LEASE_S={settings.lease_s}.",
+            hint="At least four sweeps must fit into a lease: rarer ones look as if Redis had been away.",
         )
     if settings.n_ubatch > settings.n_batch:
         raise ConfigError(

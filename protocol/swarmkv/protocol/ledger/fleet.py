@@ -71,30 +71,41 @@ class FleetLedger:
     async def workers(self) -> list[LiveWorker]:
         """Workers with a live heartbeat, by id; entries of dead ones are dropped."""
         with broker_errors():
-            ids = [item.decode() for item in await self._redis.zrange(keys.WORKERS, 0, -1)]
+            ids: list[bytes] = await self._redis.zrange(keys.WORKERS, 0, -1)
             pipe = self._redis.pipeline(transaction=False)
             for worker in ids:
-                pipe.hgetall(keys.key("worker", worker=worker))
+                pipe.hgetall(keys.key("worker", worker=worker.decode(errors="replace")))
             pipe.time()
             *rows, now = await pipe.execute()
             gone = [worker for worker, row in zip(ids, rows, strict=True) if not row]
             if gone:
                 await self._redis.zrem(keys.WORKERS, *gone)
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
-        return sorted((_live(row, now_ms) for row in rows if row), key=lambda live: live.info.id)
+        live = (_live(row, now_ms) for row in rows if row)
+        return sorted((worker for worker in live if worker is not None), key=lambda worker: worker.info.id)
 
     async def queue_depth(self, role: str, alias: str) -> int:
         """Jobs that wait for a worker; running ones are not counted."""
         with broker_errors():
             return int(await self._redis.zcard(keys.key("queue", role=role, alias=alias)))
 
-    async def sweep(self, *, max_solo_crashes: int, stale_ms: int = STALE_QUEUE_MS) -> SweepCounts:
-        """Recover expired leases, end runs past their deadline, requeue what arq lost. Anyone may call it."""
-        answer = await self._scripts.run("sweep", max_solo_crashes=max_solo_crashes, stale_ms=stale_ms)
+    async def sweep(self, *, max_solo_crashes: int, lease_ms: int, stale_ms: int = STALE_QUEUE_MS) -> SweepCounts:
+        """Recover expired leases, end runs past their deadline, requeue what arq lost. Anyone may call it.
+
+        When nobody swept for over half of `lease_ms`, Redis may have been away: expired leases get that long again.
+        """
+        answer = await self._scripts.run(
+            "sweep", max_solo_crashes=max_solo_crashes, lease_ms=lease_ms, stale_ms=stale_ms
+        )
         return SweepCounts(*answer)
 
 
-def _live(row: dict[bytes, bytes], now_ms: int) -> LiveWorker:
-    fields = {name.decode(): value.decode() for name, value in row.items()}
-    beat_ms = int(fields.pop("beat_ms"))
-    return LiveWorker(info=WorkerInfo.model_validate(fields), last_beat_age_s=max(0, now_ms - beat_ms) / 1000)
+def _live(row: dict[bytes, bytes], now_ms: int) -> LiveWorker | None:
+    """None for an entry that is no worker's. Fields that a newer version has added are passed over."""
+    try:
+        fields = {name.decode(): value.decode() for name, value in row.items()}
+        beat_ms = int(fields["beat_ms"])
+        info = WorkerInfo.model_validate({name: fields[name] for name in WorkerInfo.model_fields if name in fields})
+    except (ValueError, KeyError):  # pydantic's and Unicode's errors are ValueErrors
+        return None
+    return LiveWorker(info=info, last_beat_age_s=max(0, now_ms - beat_ms) / 1000)

@@ -11,7 +11,7 @@ from arq.connections import ArqRedis
 from swarmkv.protocol import keys
 from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.codec import decode, encode
-from swarmkv.protocol.errors import SwarmkvError
+from swarmkv.protocol.errors import ProtocolError, SwarmkvError
 from swarmkv.protocol.events import Event, encode_events
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.messages import BranchResult, BranchSpec, ErrorInfo, PrefixSpec, SnapshotInfo
@@ -68,28 +68,39 @@ class JobLedger:
         self._scripts = scripts
 
     async def take_prefills(self, alias: str, worker: str, *, limit: int, lease_ms: int) -> list[TakenPrefill]:
-        """Lease up to `limit` queued prefills of a model."""
-        _, taken, _ = await self._take("prefill", alias, worker, limit, lease_ms)
-        return [
-            TakenPrefill(
-                job_id=row[0].decode(),
-                prefix_id=row[4].decode(),
-                generation=int(row[0].decode().rsplit(":", 1)[1]),
-                spec=decode(PrefixSpec, row[1]),
-            )
-            for row in taken
-        ]
-
-    async def take_branches(self, alias: str, worker: str, *, limit: int, lease_ms: int) -> list[TakenBranch]:
-        """Lease up to `limit` queued branches of a model."""
-        _, taken, rows = await self._take("branch", alias, worker, limit, lease_ms)
-        prefixes = {row[0]: (decode(PrefixSpec, row[1]), row[2].decode(), row[3]) for row in rows}
-        return [_taken_branch(row, *prefixes[row[4]]) for row in taken]
-
-    async def _take(self, role: Role, alias: str, worker: str, limit: int, lease_ms: int) -> Any:
-        return await self._scripts.run(
-            "take", role=role, alias=alias, worker=worker, limit=limit, lease_ms=lease_ms
+        """Lease up to `limit` queued prefills of a model; one that cannot be read fails here."""
+        _, taken, _ = await self._scripts.run(
+            "take", role="prefill", alias=alias, worker=worker, limit=limit, lease_ms=lease_ms, held=0
         )
+        prefills: list[TakenPrefill] = []
+        for row in taken:
+            try:
+                prefills.append(_taken_prefill(row))
+            except ProtocolError as exc:
+                await self._fail_prefill(worker, *_prefill_ids(row), exc)
+        return prefills
+
+    async def take_branches(
+        self, alias: str, worker: str, *, limit: int, lease_ms: int, held: int = 0
+    ) -> list[TakenBranch]:
+        """Lease up to `limit` queued branches of a model; those that cannot be read fail here.
+
+        A branch that must run alone is only given to a worker that holds no other (`held` is 0), by itself.
+        """
+        _, taken, rows = await self._scripts.run(
+            "take", role="branch", alias=alias, worker=worker, limit=limit, lease_ms=lease_ms, held=held
+        )
+        prefixes = {row[0]: row for row in rows}
+        branches: list[TakenBranch] = []
+        unreadable: list[list[Any]] = []
+        for row in taken:
+            try:
+                branches.append(_taken_branch(row, prefixes[row[4]]))
+            except ProtocolError as exc:
+                unreadable.append(_refusal(row, exc))
+        if unreadable:
+            await self._scripts.run("finish", worker=worker, items=unreadable)
+        return branches
 
     async def document(self, digest: str) -> bytes | None:
         """The document's UTF-8 bytes, None if they are gone."""
@@ -113,7 +124,7 @@ class JobLedger:
         return [answer == 1 for answer in await self._scripts.run("finish", worker=worker, items=items)]
 
     async def hand_back(self, worker: str, jobs: Sequence[str], *, reason: str, delay_ms: int = 0) -> int:
-        """Queue jobs of this worker again without blame. `delay_ms` is for prefills. Returns how many."""
+        """Queue jobs of this worker again without blame, to start in `delay_ms`. Returns how many."""
         return int(
             await self._scripts.run("handback", worker=worker, jobs=list(jobs), reason=reason, delay_ms=delay_ms)
         )
@@ -155,10 +166,13 @@ class JobLedger:
 
     async def fail_prefill(self, worker: str, prefill: TakenPrefill, error: SwarmkvError) -> bool:
         """Fail every branch that waits for this prefill; False if it was no longer held."""
+        return await self._fail_prefill(worker, prefill.prefix_id, prefill.generation, error)
+
+    async def _fail_prefill(self, worker: str, prefix_id: str, generation: int, error: SwarmkvError) -> bool:
         answer = await self._scripts.run(
             "fail_prefill",
-            prefix=prefill.prefix_id,
-            generation=prefill.generation,
+            prefix=prefix_id,
+            generation=generation,
             worker=worker,
             error=error_info(error).model_dump(),
         )
@@ -185,19 +199,41 @@ class JobLedger:
         return frozenset(item.decode() for item in await self._scripts.run("pinned"))
 
 
-def _taken_branch(row: list[Any], prefix: PrefixSpec, snapshot: str, generation: int) -> TakenBranch:
-    job_id = row[0].decode()
-    _, run_id, index, attempt = job_id.split(":")
+def _prefill_ids(row: list[Any]) -> tuple[str, int]:
+    """Prefix id and generation of what `take` leased."""
+    _, prefix_id, generation = row[0].decode().split(":")
+    return prefix_id, int(generation)
+
+
+def _taken_prefill(row: list[Any]) -> TakenPrefill:
+    prefix_id, generation = _prefill_ids(row)
+    return TakenPrefill(row[0].decode(), prefix_id, generation, spec=decode(PrefixSpec, row[1]))
+
+
+def _branch_ids(row: list[Any]) -> tuple[str, int, int]:
+    """Run, index and attempt of what `take` leased."""
+    _, run_id, index, attempt = row[0].decode().split(":")
+    return run_id, int(index), int(attempt)
+
+
+def _taken_branch(row: list[Any], prefix: list[Any]) -> TakenBranch:
+    run_id, index, attempt = _branch_ids(row)
     return TakenBranch(
-        job_id=job_id,
+        job_id=row[0].decode(),
         run_id=run_id,
-        index=int(index),
-        attempt=int(attempt),
+        index=index,
+        attempt=attempt,
         spec=decode(BranchSpec, row[1]),
         is_solo=row[2] == 1,
         queue_ms=float(row[3]),
         prefix_id=row[4].decode(),
-        prefix=prefix,
-        snapshot=snapshot,
-        generation=generation,
+        prefix=decode(PrefixSpec, prefix[1]),
+        snapshot=prefix[2].decode(),
+        generation=prefix[3],
     )
+
+
+def _refusal(row: list[Any], error: SwarmkvError) -> list[Any]:
+    """The end of a branch that cannot be read, as `finish` takes it."""
+    result = BranchResult(finish_reason="error", error=error_info(error))
+    return [*_branch_ids(row), "failed", encode(result), result.model_dump(exclude_none=True)]

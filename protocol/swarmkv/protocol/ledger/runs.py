@@ -26,6 +26,7 @@ from swarmkv.protocol.messages import (
 )
 
 Fields = dict[str, bytes]
+UPLOAD_TTL_MS = 600_000  # a document whose run is then refused goes soon; an accepted run keeps it for its own life
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class RunLedger:
                 await self._redis.set(
                     keys.key("document", digest=spec.prefix.document),
                     document,
-                    px=deadline_ms + ttl_ms,
+                    px=UPLOAD_TTL_MS,
                 )
             answer = await self._scripts.run("submit", **arguments)
         self._check_accepted(answer, spec.prefix.model)
@@ -120,11 +121,11 @@ class RunLedger:
     async def listing(self, limit: int) -> list[RunSummary]:
         """The newest runs first; ids whose run has expired are dropped from the index."""
         with broker_errors():
-            ids = [item.decode() for item in await self._redis.zrevrange(keys.RUNS, 0, limit - 1)]
+            ids: list[bytes] = await self._redis.zrevrange(keys.RUNS, 0, limit - 1)
             pipe = self._redis.pipeline(transaction=False)
             for run in ids:
                 pipe.hmget(
-                    keys.key("run", run=run),
+                    keys.key("run", run=run.decode(errors="replace")),
                     "name",
                     "state",
                     "model",
@@ -138,7 +139,7 @@ class RunLedger:
                 await self._redis.zrem(keys.RUNS, *expired)
         return [
             RunSummary(
-                run,
+                run.decode(),
                 row[0].decode(),
                 row[1].decode(),
                 row[2].decode(),

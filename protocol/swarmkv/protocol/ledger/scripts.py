@@ -22,7 +22,7 @@ def source(name: str) -> str:
         f"local ARQ = {{job = '{job_key_prefix}', in_progress = '{in_progress_key_prefix}', "
         f"retry = '{retry_key_prefix}'}}"
     )
-    parts = [lua_key_functions(), arq, "local a = cmsgpack.unpack(ARGV[1])"]
+    parts = [lua_key_functions(), arq, f"local SCRIPT = '{name}'", "local a = cmsgpack.unpack(ARGV[1])"]
     parts += [(folder / f"{part}.lua").read_text("utf-8") for part in ("common", name)]
     return "\n".join(parts)
 

@@ -1,4 +1,5 @@
 -- A worker is alive: renew its entry and its leases. Returns the jobs that are no longer its own.
+-- Its model is announced again, in case that Redis was emptied; what another worker announced since stays.
 -- a: worker, lease_ms, info{field = value}, jobs[]
 local key = K.worker(a.worker)
 for field, value in pairs(a.info) do
@@ -7,6 +8,8 @@ end
 redis.call('HSET', key, 'beat_ms', now)
 redis.call('PEXPIRE', key, a.lease_ms)
 redis.call('ZADD', K.WORKERS, now, a.worker)
+redis.call('SADD', K.MODELS, a.info.model)
+if a.info.identity ~= '' then redis.call('HSETNX', K.model(a.info.model), 'identity', a.info.identity) end
 local lost = {}
 for _, job in ipairs(a.jobs) do
   local kind, id, second, third = split_job(job)

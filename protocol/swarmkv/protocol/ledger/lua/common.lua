@@ -1,11 +1,15 @@
--- Shared by every script of the ledger; `K` (key functions), `ARQ` (arq's key prefixes) and `a` (the arguments)
--- stand above it. Scripts return arrays of strings and numbers.
+-- Shared by every script of the ledger; `K` (key functions), `ARQ` (arq's key prefixes), `SCRIPT` (the script's
+-- name) and `a` (the arguments) stand above it. Scripts return arrays of strings and numbers.
 
 local function now_ms()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 local now = now_ms()
+
+-- Out of memory, Redis refuses the first write of a script, and lets one go on that has written something. Only
+-- new runs may be refused: what was accepted must be able to end, or workers would lose leases that they renew.
+if SCRIPT ~= 'submit' then redis.call('DEL', K.NOTHING) end
 
 -- Events are gathered and written once per run at the end of the script.
 local pending_events = {}
@@ -39,9 +43,12 @@ local function keep(key, ms)
   end
 end
 
+-- kind, run, index, attempt or kind, prefix, generation; nothing if it is no job of ours.
 local function split_job(job)
-  local kind, first, second, third = string.match(job, '^(%a):(%w+):(%d+):?(%d*)$')
-  return kind, first, tonumber(second), tonumber(third)
+  local run, index, attempt = string.match(job, '^b:(%w+):(%d+):(%d+)$')
+  if run then return 'b', run, tonumber(index), tonumber(attempt) end
+  local prefix, generation = string.match(job, '^p:(%w+):(%d+)$')
+  if prefix then return 'p', prefix, tonumber(generation) end
 end
 
 -- The arq side of a job: its definition, its place in the queue, the bell. Order is decided by `score`.
@@ -80,11 +87,14 @@ local function queue_prefill(prefix, owner, delay_ms)
     generation, now + (delay_ms or 0))
 end
 
+local function run_exists(run) return redis.call('EXISTS', K.run(run)) == 1 end
+
+-- Runs that were deleted by hand wait for nothing any more.
 local function waiters(prefix)
   local list = {}
-  for position, member in ipairs(redis.call('ZRANGE', K.waiters(prefix), 0, -1)) do
+  for _, member in ipairs(redis.call('ZRANGE', K.waiters(prefix), 0, -1)) do
     local run, index = string.match(member, '^(%w+):(%d+)$')
-    list[position] = {run = run, index = tonumber(index)}
+    if run and run_exists(run) then list[#list + 1] = {run = run, index = tonumber(index)} end
   end
   return list
 end
@@ -215,7 +225,7 @@ end
 -- Is this attempt still the one that the ledger lets this worker run?
 local function branch_is_held(run, index, attempt, worker)
   local f = redis.call('HMGET', K.branch(run, index), 'state', 'attempt', 'worker')
-  return f[1] == 'running' and tonumber(f[2]) == tonumber(attempt) and f[3] == worker
+  return f[1] == 'running' and tonumber(f[2]) == tonumber(attempt) and f[3] == worker and run_exists(run)
 end
 local function prefill_is_held(prefix, generation, worker)
   local f = redis.call('HMGET', K.prefix(prefix), 'state', 'generation', 'worker')

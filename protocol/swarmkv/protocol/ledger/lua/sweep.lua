@@ -1,8 +1,18 @@
 -- Mends what nobody else does: leases that ran out, deadlines, queued work that arq does not know.
 -- Anyone may call it at any time. Returns {leases, deadlines, requeued}.
--- a: max_solo_crashes, stale_ms
+-- a: max_solo_crashes, stale_ms, lease_ms
 local LIMIT = 200
 local counts = {0, 0, 0}
+
+-- While Redis was away nobody could renew a lease. So after a time without sweeps every worker is first given the
+-- chance to say that it lives.
+local swept = tonumber(redis.call('GET', K.SWEPT) or now)
+redis.call('SET', K.SWEPT, now)
+if now - swept > a.lease_ms / 2 then
+  for _, job in ipairs(redis.call('ZRANGEBYSCORE', K.LEASES, '-inf', now)) do
+    redis.call('ZADD', K.LEASES, now + a.lease_ms, job)
+  end
+end
 
 -- After one crash all branches of the batch run again as before: a SIGKILL is far more common than a branch that
 -- kills its worker. From the second crash on a branch runs alone, and only crashes while alone count to parking.
@@ -43,8 +53,8 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', K.LEASES, '-inf', now, 'LIMIT',
   local kind, id, second, third = split_job(job)
   if kind == 'b' then
     local f = redis.call('HMGET', K.branch(id, second), 'state', 'attempt')
-    if f[1] == 'running' and tonumber(f[2]) == third then recover_branch(id, second) end
-  else
+    if f[1] == 'running' and tonumber(f[2]) == third and run_exists(id) then recover_branch(id, second) end
+  elseif kind == 'p' then
     local f = redis.call('HMGET', K.prefix(id), 'state', 'generation')
     if f[1] == 'running' and tonumber(f[2]) == second then recover_prefill(id) end
   end
@@ -66,6 +76,7 @@ for _, run in ipairs(redis.call('ZRANGEBYSCORE', K.ACTIVE, '-inf', now, 'LIMIT',
 end
 
 local function is_queued(kind, id, second, third)
+  if not kind or (kind == 'b' and not run_exists(id)) then return false end
   local key = kind == 'b' and K.branch(id, second) or K.prefix(id)
   local f = redis.call('HMGET', key, 'state', kind == 'b' and 'attempt' or 'generation')
   return f[1] == 'queued' and tonumber(f[2]) == (kind == 'b' and third or second)
