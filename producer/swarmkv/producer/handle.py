@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import TypeVar
 
-from swarmkv.protocol.errors import RunNotFinished, RunNotFound
+from swarmkv.protocol.errors import BrokerError, RunNotFinished, RunNotFound
 from swarmkv.protocol.events import Event, RunDone, RunWarning
 from swarmkv.protocol.ledger import Ledger
 from swarmkv.protocol.messages import RunReport
 from swarmkv.protocol.settings import Settings
 
 BLOCK_MS = 1_000  # one blocking read; far below the socket's timeout
+OUTAGE_S = 30.0  # how long a follower waits for a Redis that went away
+RETRY_S = 0.5
+Answer = TypeVar("Answer")
 
 
 class RunHandle:
@@ -33,8 +40,8 @@ class RunHandle:
     async def results(self, timeout_s: float | None = None) -> RunReport:
         """Wait for the run's end and return its report: branches by name, in order of submission.
 
-        A failed branch is a report with its error, never an exception. Raises RunNotFinished when `timeout_s`
-        passes first, RunNotFound, BrokerError.
+        A failed branch is a report with its error, never an exception. Rides out a restart of Redis. Raises
+        RunNotFinished when `timeout_s` passes first, RunNotFound, BrokerError.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -44,22 +51,23 @@ class RunHandle:
                 f"Run {self.id} has not ended within {timeout_s:g} s.",
                 hint=f"Try `swarmkv results {self.id}`.",
             ) from exc
-        return await self._ledger.runs.report(self.id)
+        return await self._patiently(self.report)
 
     async def events(self) -> AsyncIterator[Event]:
         """Every event of the run from its beginning, live, ending with RunDone.
 
-        A BranchRestarted voids the text of earlier attempts. Raises RunNotFound, BrokerError.
+        A BranchRestarted voids the text of earlier attempts. Rides out a restart of Redis. Raises RunNotFound,
+        BrokerError.
         """
-        after = "0"
+        read, after = self._ledger.runs.read_events, "0"
         while True:
-            after, events = await self._ledger.runs.read_events(self.id, after, BLOCK_MS)
+            after, events = await self._patiently(partial(read, self.id, after, BLOCK_MS))
             for event in events:
                 yield event
                 if isinstance(event, RunDone):
                     return
             if not events:
-                report = await self.report()
+                report = await self._patiently(self.report)
                 if report.is_finished:  # its end was trimmed from the bounded stream
                     yield RunDone(state=report.state, error=report.error)
                     return
@@ -69,11 +77,31 @@ class RunHandle:
         return await self._ledger.runs.cancel(self.id)
 
     async def _wait_done(self) -> None:
-        while not await self._ledger.runs.wait_done(self.id, BLOCK_MS):
-            if not await self._ledger.runs.exists(self.id):
-                raise RunNotFound(f"There is no run {self.id!r}.")
-            await self._mend()
+        while not await self._patiently(self._is_done):
+            pass
+
+    async def _is_done(self) -> bool:
+        """Waits a moment for it. Raises RunNotFound."""
+        if await self._ledger.runs.wait_done(self.id, BLOCK_MS):
+            return True
+        if not await self._ledger.runs.exists(self.id):
+            raise RunNotFound(f"There is no run {self.id!r}.")
+        await self._mend()
+        return False
+
+    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Call until Redis answers. Raises BrokerError when that takes OUTAGE_S, or waiting cannot help."""
+        end_s = time.monotonic() + OUTAGE_S
+        while True:
+            try:
+                return await call()
+            except BrokerError as exc:
+                if not exc.is_passing or time.monotonic() >= end_s:
+                    raise
+            await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
 
     async def _mend(self) -> None:
         # With no worker alive nobody else would notice that a deadline has passed.
-        await self._ledger.fleet.sweep(max_solo_crashes=self._settings.max_solo_crashes)
+        await self._ledger.fleet.sweep(
+            max_solo_crashes=self._settings.max_solo_crashes, lease_ms=self._settings.lease_ms
+        )
