@@ -18,6 +18,7 @@ from swarmkv.protocol.errors import (
     BrokerError,
     EngineError,
     OutOfCells,
+    SnapshotCorrupt,
     SnapshotError,
     SwarmkvError,
 )
@@ -38,6 +39,8 @@ from swarmkv.workers.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
+WAIT_FOR_CELLS_MS = 500
+
 
 class BranchWorker(LeasedWorker[TakenBranch]):
     """Takes branches of one model. The engine and the store are shared with the caller, who closes them."""
@@ -57,13 +60,17 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         super().__init__(redis, ledger, settings, info, settings.slots)
         self._engine = engine
         self._bridge = bridge
+        self._store = store
         self._snapshots = OpenSnapshots(store, keep=settings.residents)
         self._outbox = Outbox(ledger, info.id, flush_s=settings.flush_s)
 
     async def _take(self, limit: int) -> list[TakenBranch]:
         return await self.ledger.jobs.take_branches(
-            self.info.model, self.info.id, limit=limit, lease_ms=self.settings.lease_ms
+            self.info.model, self.info.id, limit=limit, lease_ms=self.settings.lease_ms, held=len(self.held)
         )
+
+    def _room(self) -> int:
+        return 0 if any(taken.is_solo for taken in self.held.values()) else super()._room()
 
     def _abandon(self, job_id: str) -> None:
         self._engine.cancel(job_id)
@@ -84,9 +91,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         except SnapshotError as exc:
             await self._rebuild(taken, exc)
         except OutOfCells:
-            await self._guarded(
-                self.ledger.jobs.hand_back(self.info.id, [taken.job_id], reason="no cells were free")
-            )
+            await self._guarded(partial(self._wait_for_cells, taken))
         except BrokerError as exc:
             logger.warning("branch %s: %s", taken.job_id, exc, extra={"action": "broker_lost"})
         except SwarmkvError as exc:
@@ -103,6 +108,8 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         async with self._snapshots.lease(taken.snapshot) as snapshot:
             self._check(taken, snapshot)
             job = self._job_of(taken, snapshot)
+            if taken.job_id in self.abandoned:
+                return
             ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken))
             load_ms = (time.monotonic() - start_s) * 1000
             self._engine.branch(job)
@@ -171,8 +178,14 @@ class BranchWorker(LeasedWorker[TakenBranch]):
     async def _rebuild(self, taken: TakenBranch, error: SnapshotError) -> None:
         logger.warning("snapshot of %s is unusable: %s", taken.job_id, error, extra={"action": "snapshot_unusable"})
         self._snapshots.forget(taken.snapshot)
-        await self._guarded(
-            self.ledger.jobs.rebuild(self.info.id, taken, error, max_rebuilds=self.settings.max_rebuilds)
+        if isinstance(error, SnapshotCorrupt):
+            await asyncio.to_thread(self._store.remove, taken.snapshot)
+        rebuild = self.ledger.jobs.rebuild
+        await self._guarded(lambda: rebuild(self.info.id, taken, error, max_rebuilds=self.settings.max_rebuilds))
+
+    async def _wait_for_cells(self, taken: TakenBranch) -> None:
+        await self.ledger.jobs.hand_back(
+            self.info.id, [taken.job_id], reason="no cells were free", delay_ms=WAIT_FOR_CELLS_MS
         )
 
 

@@ -61,6 +61,6 @@ class Doorbell:
                 if message is None:
                     continue
                 if message["channel"] == keys.CONTROL.encode():
-                    self._on_cancel(message["data"].decode())
+                    self._on_cancel(message["data"].decode(errors="replace"))  # anybody can publish
                 else:
                     self.ring()

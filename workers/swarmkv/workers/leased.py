@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 RETRY_S = 0.5
 JOB_TIMEOUT_S = 366 * 86_400  # the run's deadline is what ends a job, not arq
 Taken = TypeVar("Taken", TakenBranch, TakenPrefill)
+Answer = TypeVar("Answer")
 
 
 def new_worker_id(role: Role) -> str:
@@ -71,6 +72,9 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self.settings = settings
         self.info = info
         self.held: dict[str, Taken] = {}
+        self.abandoned: set[str] = set()  # held jobs that are not ours any more
+        self._unstarted: dict[str, Taken] = {}
+        self._taking = asyncio.Lock()
         channel = keys.key("doorbell", role=info.role, alias=info.model)
         self.bell = Doorbell(redis, channel, self._control)
         self._stopping = asyncio.Event()
@@ -89,6 +93,10 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
     @abstractmethod
     def _abandon(self, job_id: str) -> None:
         """Stop working on a job that is no longer this worker's."""
+
+    def _room(self) -> int:
+        """How many jobs may be taken now."""
+        return self.max_jobs - self.job_counter
 
     def _side_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         """Named coroutines that run beside the jobs for the worker's whole life."""
@@ -113,6 +121,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             await self._wind_down()
             for task in side:
                 task.cancel()
+        await self._leave()
 
     def stop(self) -> None:
         """Take no more jobs; `serve` returns once held ones are finished or handed back."""
@@ -129,17 +138,22 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
                 await self._retry_pause()
 
     async def _wind_down(self) -> None:
-        """Finish within the grace time, hand back the rest, leave."""
+        """Finish within the grace time, hand back the rest."""
+        async with self._taking:
+            pass  # jobs that were just being taken are held from here on
         if self.tasks:
             await asyncio.wait(self.tasks.values(), timeout=self.settings.grace_s)
-        unfinished = list(self.held)
+        if unfinished := list(self.held):
+            await self._hand_back_all(unfinished)
+        for job_id in unfinished:
+            self._let_go(job_id)
+        if self.tasks:
+            await asyncio.wait(self.tasks.values(), timeout=self.settings.grace_s)
+
+    async def _hand_back_all(self, unfinished: list[str]) -> None:
         try:
-            if unfinished:
-                returned = await self.ledger.jobs.hand_back(
-                    self.info.id, unfinished, reason="its worker is stopping"
-                )
-                logger.info("handed back %d jobs", returned, extra={"action": "jobs_handed_back"})
-            await self.ledger.fleet.leave(self.info.id)
+            returned = await self.ledger.jobs.hand_back(self.info.id, unfinished, reason="its worker is stopping")
+            logger.info("handed back %d jobs", returned, extra={"action": "jobs_handed_back"})
         except BrokerError as exc:
             logger.warning(
                 "could not hand back %d jobs, their leases will run out: %s",
@@ -147,10 +161,13 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
                 exc.message,
                 extra={"action": "hand_back_failed"},
             )
-        for job_id in unfinished:
-            self._abandon(job_id)
-        if self.tasks:
-            await asyncio.wait(self.tasks.values(), timeout=self.settings.grace_s)
+
+    async def _leave(self) -> None:
+        """After the last heartbeat, or it would put the worker back on the list."""
+        try:
+            await self.ledger.fleet.leave(self.info.id)
+        except BrokerError as exc:
+            logger.debug("not signed off: %s", exc.message, extra={"action": "broker_lost"})
 
     # -- jobs
 
@@ -166,14 +183,15 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
     async def _poll_iteration(self) -> None:
         """Replaces arq's: take as many jobs as there is room for, in one script."""
-        room = self.max_jobs - self.job_counter
-        if self.allow_pick_jobs and room > 0:
-            for taken in await self._take(room):
-                self.held[taken.job_id] = taken
-                self._start(taken.job_id)
+        async with self._taking:
+            if self.allow_pick_jobs and (room := self._room()) > 0:
+                for taken in await self._take(room):
+                    self._start(taken)
         await self.heart_beat()
 
-    def _start(self, job_id: str) -> None:
+    def _start(self, taken: Taken) -> None:
+        job_id = taken.job_id
+        self.held[job_id] = self._unstarted[job_id] = taken
         self.job_counter += 1
         task = self.loop.create_task(self._run_leased(job_id), name=job_id)
         self.tasks[job_id] = task
@@ -186,16 +204,25 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
     async def _run_leased(self, job_id: str) -> None:
         try:
-            await self.run_job(job_id, timestamp_ms())
-        except (RedisError, OSError) as exc:
-            # arq could not read or tidy its keys. The ledger decides: an unfinished job's lease runs out.
-            logger.warning("job %s: %s", job_id, exc, extra={"action": "job_keys_lost", "job": job_id})
+            await self._run_by_arq(job_id)
+            # arq's keys were lost, or held something else: the ledger has leased us the job all the same.
+            if (taken := self._unstarted.pop(job_id, None)) is not None:
+                logger.warning("job %s is not known to arq", job_id, extra={"action": "job_keys_lost"})
+                await self._execute(taken)
         finally:
+            self._unstarted.pop(job_id, None)
             self.held.pop(job_id, None)
+            self.abandoned.discard(job_id)
 
-    async def _job(self, ctx: dict[str, Any], _id: str, *, number: int) -> None:  # noqa: ARG002
+    async def _run_by_arq(self, job_id: str) -> None:
+        try:
+            await self.run_job(job_id, timestamp_ms())
+        except Exception as exc:  # arq trusts what its keys hold, and anybody can write them
+            logger.warning("job %s: %r", job_id, exc, extra={"action": "job_keys_lost", "job": job_id})
+
+    async def _job(self, ctx: dict[str, Any], *_: object, **__: object) -> None:
         """The arq function. It never raises: the outcome is in the ledger, arq keeps no results."""
-        taken = self.held.get(ctx["job_id"])
+        taken = self._unstarted.pop(ctx["job_id"], None)
         if taken is not None:
             await self._execute(taken)
 
@@ -215,13 +242,15 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         for job_id in await self.ledger.fleet.beat(info, held, lease_ms=self.settings.lease_ms):
             if job_id in self.held:
                 logger.info("job %s is no longer ours", job_id, extra={"action": "lease_lost", "job": job_id})
-                self._abandon(job_id)
+                self._let_go(job_id)
 
     async def _sweep_loop(self) -> None:
         while True:
             await asyncio.sleep(self.settings.sweep_s * (0.75 + random.random() / 2))  # noqa: S311
             try:
-                counts = await self.ledger.fleet.sweep(max_solo_crashes=self.settings.max_solo_crashes)
+                counts = await self.ledger.fleet.sweep(
+                    max_solo_crashes=self.settings.max_solo_crashes, lease_ms=self.settings.lease_ms
+                )
             except BrokerError:
                 continue
             if counts.leases or counts.deadlines or counts.requeued:
@@ -229,7 +258,11 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
     def _control(self, job_id: str) -> None:
         if job_id in self.held:
-            self._abandon(job_id)
+            self._let_go(job_id)
+
+    def _let_go(self, job_id: str) -> None:
+        self.abandoned.add(job_id)
+        self._abandon(job_id)
 
     def spawn(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
         """A short task that nobody waits for; what it could not tell Redis is dropped."""
@@ -244,12 +277,26 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
 
-    async def _guarded(self, change: Awaitable[object]) -> None:
-        """Make a change of the ledger; if Redis is away, the lease will run out and say the same."""
+    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Call the ledger, again if need be until Redis is back: what a job has done is not done twice for that.
+
+        Raises BrokerError when waiting does not help; the job's lease then runs out.
+        """
+        while True:
+            try:
+                return await call()
+            except BrokerError as exc:
+                if not exc.is_passing:
+                    raise
+                logger.warning("waiting for Redis: %s", exc.message, extra={"action": "broker_lost"})
+            await self._retry_pause()
+
+    async def _guarded(self, call: Callable[[], Awaitable[object]]) -> None:
+        """As `_patiently`, but what cannot be recorded is left to the job's lease, which will run out."""
         try:
-            await change
+            await self._patiently(call)
         except BrokerError as exc:
-            logger.warning("not recorded: %s", exc.message, extra={"action": "broker_lost"})
+            logger.warning("not recorded: %s", exc, extra={"action": "broker_refused"})
 
     async def _retry_pause(self) -> None:
         await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,20 +52,31 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -
     ledger = Ledger(redis, max_events=settings.max_events)
     bridge = EngineBridge(asyncio.get_running_loop())
     engine: Engine | None = None
+    stopping = _stop_signals()
     try:
-        await _await_broker(redis, ledger, alias, settings)
+        await _await_broker(redis, ledger, alias, settings, stopping)
+        if stopping.is_set():
+            return 0
         config = engine_config(role, path, settings)
         engine = await asyncio.to_thread(open_engine, config, settings, bridge.emit)
         info = engine.info
         await ledger.fleet.announce(alias, identity=info.identity, fingerprint=info.fingerprint)
         roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
         workers = [_worker(item, alias, redis, ledger, settings, engine, bridge, store) for item in roles]
-        await _run_workers(workers, bridge)
+        await _run_workers(workers, bridge, stopping)
     finally:
         if engine is not None:
             await asyncio.to_thread(engine.close)
         await redis.aclose(close_connection_pool=True)
     return 0
+
+
+def _stop_signals() -> asyncio.Event:
+    """Set by SIGTERM and SIGINT, from before the first wait: as process 1 of a container nothing else ends us."""
+    stopping, loop = asyncio.Event(), asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopping.set)
+    return stopping
 
 
 def _worker(
@@ -93,16 +105,8 @@ def _worker(
     return make(redis, ledger, settings, info, engine, bridge, store)
 
 
-async def _run_workers(workers: list[Worker], bridge: EngineBridge) -> None:
-    """Serve until a signal; raise EngineError if the engine dies first."""
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        for worker in workers:
-            worker.stop()
-
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, stop)
+async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: asyncio.Event) -> None:
+    """Serve until told to stop; raise EngineError if the engine dies first."""
     serving = [asyncio.create_task(worker.serve(), name=worker.info.id) for worker in workers]
     for worker in workers:
         logger.info(
@@ -112,22 +116,32 @@ async def _run_workers(workers: list[Worker], bridge: EngineBridge) -> None:
             worker.info.model,
             extra={"action": "worker_ready", "worker": worker.info.id},
         )
-    watched: set[asyncio.Future[Any]] = {*serving, bridge.died}
-    await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+    told = asyncio.create_task(stopping.wait(), name="stopping")
+    await _first_of({*serving, told, bridge.died})
+    told.cancel()
+    if not bridge.died.done():
+        for worker in workers:
+            worker.stop()
+        await _first_of({asyncio.create_task(asyncio.wait(serving), name="ending"), bridge.died})
     if bridge.died.done():
         # No job is handed back: whether one of them killed the engine is for the sweep to find out.
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
         raise EngineError(f"The engine ended unexpectedly: {bridge.died.result()!r}.") from bridge.died.result()
-    stop()
     await asyncio.gather(*serving)
 
 
-async def _await_broker(redis: ArqRedis, ledger: Ledger, alias: str, settings: Settings) -> None:
+async def _first_of(futures: set[asyncio.Future[Any]]) -> None:
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _await_broker(
+    redis: ArqRedis, ledger: Ledger, alias: str, settings: Settings, stopping: asyncio.Event
+) -> None:
     """Make the alias known; waits as long as Redis is not there yet, since it may start after us."""
     url, is_told = shown(settings.redis_url), False
-    while True:
+    while not stopping.is_set():
         try:
             await ledger.fleet.announce(alias)
             await _check_policy(redis)
@@ -138,7 +152,8 @@ async def _await_broker(redis: ArqRedis, ledger: Ledger, alias: str, settings: S
             if not is_told:
                 logger.warning("waiting for Redis at %s: %s", url, exc, extra={"action": "broker_lost"})
             is_told = True
-            await asyncio.sleep(START_RETRY_S)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stopping.wait(), START_RETRY_S)
 
 
 async def _check_policy(redis: Any) -> None:

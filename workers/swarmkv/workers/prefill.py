@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,7 +32,6 @@ from swarmkv.snapshots import SnapshotMeta, SnapshotStore, SnapshotTooLarge, Sna
 from swarmkv.workers.bridge import EngineBridge, Progress
 from swarmkv.workers.engine.jobs import (
     Engine,
-    JobCancelled,
     JobFailed,
     PrefillExported,
     PrefillJob,
@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 MAX_JOBS = 1  # a second prefill in the same context would only share the first one's cores
 WAIT_FOR_ROOM_MS = 2_000
+MAX_SIZES = 256
 MIN_BRANCH_TOKENS = 2  # one of a prompt, one of an answer
 
 
@@ -76,6 +77,8 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         self._engine = engine
         self._bridge = bridge
         self._store = store
+        self._known_pins: frozenset[str] = frozenset()
+        self._short_of: dict[str, int] = {}  # bytes that found no room, by snapshot
 
     async def _take(self, limit: int) -> list[TakenPrefill]:
         return await self.ledger.jobs.take_prefills(
@@ -109,7 +112,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _load(self, taken: TakenPrefill) -> _Plan:
         spec = taken.spec
-        data = await self.ledger.jobs.document(spec.document)
+        data = await self._patiently(lambda: self.ledger.jobs.document(spec.document))
         if data is None:
             raise SwarmkvError("The document is no longer in Redis.", hint="Submit the run again.")
         tokens = await asyncio.to_thread(self._engine.prefix_tokens, spec.system, data.decode(), spec.template)
@@ -134,7 +137,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _branch_capacity(self) -> int:
         """The smallest real context that live branch workers of this model announce."""
-        live = await self.ledger.fleet.workers()
+        live = await self._patiently(self.ledger.fleet.workers)
         sizes = [
             item.info.n_ctx
             for item in live
@@ -161,19 +164,18 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _decode(self, taken: TakenPrefill, plan: _Plan) -> SnapshotInfo | None:
         """Run the prefill; None when it was cancelled."""
-        pinned = await self.ledger.jobs.pinned_snapshots()
         before = {entry.key for entry in await asyncio.to_thread(self._store.ls)}
-        export = _Export(self._store, len(plan.token_bytes), pinned)
-        ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken, len(plan.tokens)))
-        self._engine.prefill(PrefillJob(taken.job_id, plan.tokens, export.reserve))
+        export = _Export(self._store, len(plan.token_bytes), self._pins)
         try:
-            event = await ending
-            if isinstance(event, JobCancelled):
+            if (size_bytes := self._short_of.pop(plan.key, None)) is not None:
+                await asyncio.to_thread(export.reserve, size_bytes)
+            event = await self._through_engine(taken, plan, export)
+            if event is None:
                 return None
-            if isinstance(event, JobFailed):
-                raise event.error
-            assert isinstance(event, PrefillExported)
             meta = await asyncio.to_thread(export.publish, self._meta(event, plan), plan.token_bytes)
+        except StoreFull:
+            self._remember_size(plan.key, export.size_bytes)
+            raise
         finally:
             export.discard()
         await self._forget_evicted(before)
@@ -184,6 +186,37 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
             extra={"action": "prefilled", "snapshot": meta.key, "export_ms": event.export_ms},
         )
         return self._info(meta)
+
+    async def _through_engine(self, taken: TakenPrefill, plan: _Plan, export: _Export) -> PrefillExported | None:
+        """None when the job was cancelled. Raises what failed it."""
+        if taken.job_id in self.abandoned:
+            return None
+        ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken, len(plan.tokens)))
+        self._engine.prefill(PrefillJob(taken.job_id, plan.tokens, export.reserve))
+        event = await ending
+        if isinstance(event, JobFailed):
+            raise event.error
+        return event if isinstance(event, PrefillExported) else None
+
+    def _pins(self) -> frozenset[str]:
+        """The snapshots that are waited for, as of now. For the engine's thread: it blocks."""
+        asked = asyncio.run_coroutine_threadsafe(self._ask_pins(), self.loop)
+        return asked.result()
+
+    async def _ask_pins(self) -> frozenset[str]:
+        """While Redis is away, what is known from before: at worst a snapshot too many is evicted, and rebuilt."""
+        try:
+            async with asyncio.timeout(self.settings.redis_timeout_s):
+                self._known_pins = await self.ledger.jobs.pinned_snapshots()
+        except (BrokerError, TimeoutError) as exc:
+            logger.warning("pins are not known: %s", exc, extra={"action": "broker_lost"})
+        return self._known_pins
+
+    def _remember_size(self, key: str, size_bytes: int) -> None:
+        """Next time room is made before anything is decoded."""
+        while len(self._short_of) >= MAX_SIZES:
+            del self._short_of[next(iter(self._short_of))]
+        self._short_of[key] = size_bytes
 
     def _meta(self, event: PrefillExported, plan: _Plan) -> SnapshotMeta:
         info = self._engine.info
@@ -208,13 +241,12 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _forget_evicted(self, before: set[str]) -> None:
         after = {entry.key for entry in await asyncio.to_thread(self._store.ls)}
-        if evicted := before - after:
-            await self.ledger.jobs.forget_snapshots(sorted(evicted))
+        if evicted := sorted(before - after):
+            await self._patiently(lambda: self.ledger.jobs.forget_snapshots(evicted))
 
     async def _record(self, taken: TakenPrefill, info: SnapshotInfo, *, decoded: bool) -> None:
-        held = await self.ledger.jobs.register(
-            self.info.id, taken, info, decoded=decoded, ttl_ms=self.settings.result_ttl_ms
-        )
+        register, ttl_ms = self.ledger.jobs.register, self.settings.result_ttl_ms
+        held = await self._patiently(lambda: register(self.info.id, taken, info, decoded=decoded, ttl_ms=ttl_ms))
         if not held:
             logger.info("prefill %s was no longer ours", taken.prefix_id, extra={"action": "lease_lost"})
 
@@ -226,13 +258,14 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         await self._hand_back(taken, exc.message)
 
     async def _hand_back(self, taken: TakenPrefill, reason: str) -> None:
+        hand_back = self.ledger.jobs.hand_back
         await self._guarded(
-            self.ledger.jobs.hand_back(self.info.id, [taken.job_id], reason=reason, delay_ms=WAIT_FOR_ROOM_MS)
+            lambda: hand_back(self.info.id, [taken.job_id], reason=reason, delay_ms=WAIT_FOR_ROOM_MS)
         )
 
     async def _fail(self, taken: TakenPrefill, error: SwarmkvError) -> None:
         logger.warning("prefill failed: %s", error, extra={"action": "prefill_failed"})
-        await self._guarded(self.ledger.jobs.fail_prefill(self.info.id, taken, error))
+        await self._guarded(lambda: self.ledger.jobs.fail_prefill(self.info.id, taken, error))
 
     # -- progress
 
@@ -247,16 +280,21 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
 
 class _Export:
-    """The reserved file of one prefill. `reserve` is called on the engine's thread, the rest on the loop's."""
+    """The reserved file of one prefill; its methods block. The engine's thread calls `reserve`."""
 
-    def __init__(self, store: SnapshotStore, token_bytes: int, pinned: frozenset[str]) -> None:
+    def __init__(self, store: SnapshotStore, token_bytes: int, pins: Callable[[], frozenset[str]]) -> None:
         self._store = store
         self._token_bytes = token_bytes
-        self._pinned = pinned
+        self._pins = pins
         self._writer: SnapshotWriter | None = None
+        self.size_bytes = 0  # what was asked for last
 
     def reserve(self, size_bytes: int) -> memoryview:
-        self._writer = self._store.reserve(size_bytes, self._token_bytes, pinned=self._pinned)
+        """A buffer of that size in the mapped file. Raises StoreFull."""
+        if self._writer is None or self.size_bytes != size_bytes:
+            self.discard()
+            self.size_bytes = size_bytes
+            self._writer = self._store.reserve(size_bytes, self._token_bytes, pinned=self._pins())
         return self._writer.payload
 
     def publish(self, meta: SnapshotMeta, tokens: bytes) -> SnapshotMeta:
@@ -266,3 +304,4 @@ class _Export:
     def discard(self) -> None:
         if self._writer is not None:
             self._writer.discard()
+            self._writer = None
