@@ -202,8 +202,8 @@ def test_every_event_of_a_step_comes_in_one_emit(tiny_llama_path: Path) -> None:
         _start_all(driver, payload, 8)
         for number in range(8):
             driver.outcome(f"b{number}")
-    # A step of eight answering branches is one emit, so there are few more emits than tokens of a branch.
-    assert len(driver.emits) <= 14
+    # 8 branches of 8 tokens that start within a few steps of each other: as many emits as steps.
+    assert len(driver.emits) <= 24
 
 
 def test_a_token_that_is_not_in_the_vocabulary_fails_its_own_branch_alone(tiny_llama_path: Path) -> None:

@@ -52,13 +52,15 @@ def fault_of(driver: Driver) -> FaultyContext:
     return context
 
 
-def at_nth_decode(nth: int, fault: Fault) -> Fault:
+def at_nth_decode(nth: int, fault: Fault, *, sharers: int = 1) -> Fault:
+    """At the nth decode of those that hold rows of at least so many sequences."""
     count = 0
 
     def once(context: FaultyContext, batch: Batch) -> None:
         nonlocal count
-        count += 1
+        count += len(np.unique(batch._sequences[: batch.count])) >= sharers
         if count == nth:
+            count += 1
             fault(context, batch)
 
     return once
@@ -97,7 +99,7 @@ def test_a_decode_that_fails_once_costs_nobody_its_answer(
 ) -> None:
     with driven(tiny_llama_path, FaultyContext) as driver:
         payload = driver.prefill(PREFIX)
-        fault_of(driver).decode_fault = at_nth_decode(nth, fault)
+        fault_of(driver).decode_fault = at_nth_decode(nth, fault, sharers=2)
         for name in expected:
             driver.start(name, payload, 300, prompt_of(int(name[1:])))
         assert {name: driver.text(name) for name in expected} == expected
@@ -204,6 +206,10 @@ def test_a_payload_of_fewer_tokens_than_announced_is_refused(
         driver.start("short", short, 300, PROMPT, snapshot="short")
         with pytest.raises(SnapshotCorrupt, match="299 of 300 tokens"):
             raise driver.failure("short")
+        context = driver.engine._context
+        with pytest.raises(SnapshotCorrupt):
+            context.restore(2, memoryview(short), 300)
+        assert context.position_after(2) == 0
         assert driver.answer("good", payload, 300, prompt_of(0)) == expected["b0"]
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
+from swarmkv.workers.engine.backend import llama
 from tests.engine_driver import Driver, driven, random_tokens
 
 PREFIX, PROMPT = random_tokens(300, seed=1), random_tokens(20, seed=2)
@@ -66,3 +69,34 @@ def test_engines_opened_and_closed_again_leave_nothing(tiny_llama_path: Path) ->
             driver.prefill(random_tokens(100, seed=1))
         sizes.append(process.memory_info().rss)
     assert sizes[-1] - sizes[10] < 10 * MIB
+
+
+def test_every_sampler_is_freed_however_its_branch_ends(
+    tiny_llama_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = {"llama_sampler_chain_init": 0, "llama_sampler_free": 0}
+
+    def counting(name: str) -> Callable[..., Any]:
+        original = getattr(llama, name)
+
+        def call(*arguments: Any) -> Any:
+            calls[name] += 1
+            return original(*arguments)
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(llama, name, counting(name))
+    with driven(tiny_llama_path) as driver:
+        payload = driver.prefill(PREFIX)
+        driver.start("done", payload, 300, PROMPT, temperature=1.0)
+        driver.text("done")
+        driver.start("failed", payload[:50], 300, PROMPT, temperature=1.0, snapshot="cut")
+        driver.failure("failed")
+        driver.start("cancelled", payload, 300, PROMPT, temperature=1.0, max_tokens=3000)
+        driver.pump_until(lambda: "cancelled" in driver.events)
+        driver.engine.cancel("cancelled")
+        driver.outcome("cancelled")
+        driver.start("closed", payload, 300, PROMPT, temperature=1.0, max_tokens=3000)
+        driver.pump_until(lambda: "closed" in driver.events)
+    assert calls == {"llama_sampler_chain_init": 4, "llama_sampler_free": 4}

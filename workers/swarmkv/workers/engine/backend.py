@@ -25,8 +25,9 @@ logger = logging.getLogger(__name__)
 
 BUILD = f"llama-cpp-python {llama.__version__}, llama.cpp {llama.llama_version().decode()}"
 
-# llama.cpp's warnings are tuning advice, its info lines are details: neither belongs before a user.
-_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+# Its warnings are tuning advice, and its errors are named by the error that we raise (or are none: a cancelled
+# decode). So nothing of it is louder than INFO.
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.INFO}
 _ERROR, _CONTINUED = 4, 5
 
 

@@ -98,16 +98,14 @@ class Context:
         data = np.frombuffer(payload, np.uint8)
         last_error()  # forget older ones
         read = llama.llama_state_seq_set_data(self.ptr, _bytes_at(data), data.nbytes, sequence)
-        size_bytes = data.nbytes
-        del data  # an exception keeps this frame, which must not keep the caller's mapping
         end = self.position_after(sequence)
-        if read == size_bytes and end == prefix_tokens:
+        if read == data.nbytes and end == prefix_tokens:
             return
         self.remove(sequence)
         reason = last_error("")
         if _NO_CELLS_LOG in reason:
             raise OutOfCells(f"No KV cells to restore {prefix_tokens} tokens.")
-        held = f"{read} of {size_bytes} bytes, {end} of {prefix_tokens} tokens"
+        held = f"{read} of {data.nbytes} bytes, {end} of {prefix_tokens} tokens"
         raise SnapshotCorrupt(
             f"llama.cpp restored {held}. {reason}".strip(),
             hint="Remove the snapshot; it will be built again.",
@@ -124,10 +122,8 @@ class Context:
         """
         data = np.frombuffer(target, np.uint8)
         written = llama.llama_state_seq_get_data(self.ptr, _bytes_at(data), data.nbytes, sequence)
-        size_bytes = data.nbytes
-        del data  # as in restore
         if written == 0:
-            raise EngineError(f"A state does not fit {size_bytes} bytes: {last_error()}.")
+            raise EngineError(f"A state does not fit {data.nbytes} bytes: {last_error()}.")
         return int(written)
 
     def fork(self, source: int, target: int) -> None:

@@ -134,13 +134,7 @@ class EngineDied:
 
 
 EngineEvent = (
-    PrefillProgressed
-    | PrefillExported
-    | BranchProgressed
-    | BranchEnded
-    | JobFailed
-    | JobCancelled
-    | EngineDied
+    PrefillProgressed | PrefillExported | BranchProgressed | BranchEnded | JobFailed | JobCancelled | EngineDied
 )
 Emit = Callable[[list[EngineEvent]], None]
 
