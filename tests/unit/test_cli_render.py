@@ -103,6 +103,17 @@ def test_lines_in_a_pipe_have_no_trailing_spaces_and_are_never_cut() -> None:
     assert all(line == line.rstrip() for line in text.splitlines())
 
 
+@pytest.mark.parametrize("width", [60, 70, 80, 120])
+def test_a_narrow_terminal_shortens_names_and_leaves_out_columns_but_cuts_no_figure(width: int) -> None:
+    shown = report(branch("a-very-long-branch-name-of-someone"), branch("short"))
+    lines = drawn(lambda c: render.branch_table(c, shown), terminal=True, width=width).splitlines()
+    figures = lines[-1].split("short")[-1]
+    assert "…" not in figures
+    assert "38 ms" in figures
+    assert "3,500" in figures
+    assert ("prompt" in lines[0]) == (width == 120)
+
+
 def test_an_answer_that_was_cut_or_retried_says_so() -> None:
     text = drawn(lambda c: render.answers(c, report(branch(finish_reason="length", attempts=2))), terminal=False)
     assert text.startswith("risks (cut at max_tokens) (attempt 2)\nAn answer.\n")

@@ -35,7 +35,10 @@ from swarmkv.producer import Producer, RunReport, Sampling
 from swarmkv.protocol.settings import Settings, load_settings
 from swarmkv.workers.models import resolve_model
 
-_SEED = 7  # the same words at every demonstration
+# Greedy: the same words at every demonstration. A base model goes on to ask questions of its own.
+_SAMPLING = Sampling(temperature=0.0, repeat_penalty=1.1, seed=0, stop=("\nQuestion:",))
+_ABOUT_MODEL = "Gemma 3 270M, a base model: small enough to try anywhere, and often wrong."
+_GRACE_S = 0.5  # nobody is there to finish an interrupted demonstration for
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
 
 
@@ -82,14 +85,14 @@ def demo(
     job = Demonstration(choice, settings, max_tokens, quiet=as_json)
     try:
         with private_stage() as stage:
-            report = run_interruptible(_demonstrate(job, stage))
+            report = run_interruptible(_demonstrate(job, stage), lambda: None)
     except Interrupted:
         output.note("Interrupted; everything that the demo started is gone.")
         raise typer.Exit(exits.UNFINISHED) from None
     if as_json:
         output.print_json(report.model_dump(mode="json"))
     else:
-        present(output.stdout(), report)
+        present(output.stdout(), report, about=_ABOUT_MODEL if parse_model(model).ref == DEMO else "")
     raise typer.Exit(exits.for_report(report))
 
 
@@ -128,8 +131,9 @@ async def _demonstrate(job: Demonstration, stage: Stage) -> RunReport:
         await _start_broker(place, supervisor)
         say(f"broker    {place.socket}")
         plan = WorkerPlan((job.model,), options=("--verbose",))
+        settings = job.settings.model_copy(update={"grace_s": _GRACE_S})
         env = {"SWARMKV_REDIS_URL": place.url, "SWARMKV_STORE_DIR": str(stage.store)}
-        for program in plan.programs(job.settings, env):
+        for program in plan.programs(settings, {**env, "SWARMKV_GRACE_S": str(_GRACE_S)}):
             await supervisor.start(program)
         async with Producer(place.url, job.settings) as producer:
             workers = [name for name in supervisor.pids() if name != "broker"]
@@ -151,7 +155,7 @@ async def _answered(producer: Producer, job: Demonstration) -> RunReport:
         sample.document,
         sample.branches,
         name="TL-4 specification",
-        sampling=Sampling(temperature=0.0, max_tokens=job.max_tokens, seed=_SEED, stop=("\nQuestion:",)),
+        sampling=_SAMPLING.model_copy(update={"max_tokens": job.max_tokens}),
     )
     if job.quiet:
         return await run.results()
@@ -159,10 +163,12 @@ async def _answered(producer: Producer, job: Demonstration) -> RunReport:
     return await live.follow(run, keep_frame=True)
 
 
-def present(console: Console, report: RunReport) -> None:
+def present(console: Console, report: RunReport, *, about: str = "") -> None:
     """The answers, what each branch took, and what sharing the prefill saved."""
     _title(console, "Answers")
-    render.answers(console, report)
+    if about:
+        console.print(Text(about + "\n", style="dim"))
+    render.answers(console, report, dict(load_sample().branches))
     _title(console, "Branches")
     render.branch_table(console, report)
     console.print()

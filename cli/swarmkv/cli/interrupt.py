@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,16 +23,21 @@ class Interrupted(Exception):
         self.number = number
 
 
-def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, in which SIGINT, SIGTERM and SIGHUP cancel `work`; then raises Interrupted."""
-    return asyncio.run(_interruptible(work))
+def run_interruptible(work: Coroutine[Any, Any, T], stopping: Callable[[], None]) -> T:
+    """asyncio.run, in which SIGINT, SIGTERM and SIGHUP cancel `work`; then raises Interrupted.
+
+    `stopping` is called at the first of them.
+    """
+    return asyncio.run(_interruptible(work, stopping))
 
 
-async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+async def _interruptible(work: Coroutine[Any, Any, T], stopping: Callable[[], None]) -> T:
     task = asyncio.ensure_future(work)
     received: list[int] = []
 
     def on_signal(number: int) -> None:
+        if not received:
+            stopping()
         received.append(number)
         task.cancel()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -24,10 +25,8 @@ STATE_STYLES = {
     "cancelled": "yellow",
 }
 NOTHING = "-"
-_BRANCH_COLUMNS = (
-    *("branch", "state", "queue", "restore", "TTFT", "decode tok/s"),
-    *("reused", "recomputed", "prompt", "answer"),
-)
+# Columns of the branch table that are left out on terminals of fewer columns than this.
+_NEEDED_WIDTH = {"prompt": 96, "answer": 96, "state": 76, "queue": 76, "restore": 66}
 
 
 def put(console: Console, drawn: RenderableType) -> None:
@@ -46,12 +45,14 @@ def table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[Cell
     drawn = Table(
         box=box.SIMPLE_HEAD if console.is_terminal else None,
         header_style="bold",
+        padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
     )
     for index, column in enumerate(columns):
-        is_left = index < left
-        drawn.add_column(column, justify="left" if is_left else "right", no_wrap=not is_left)
+        justify: Literal["left", "right"] = "left" if index < left else "right"
+        # On a narrow terminal the first column alone gives way.
+        drawn.add_column(column, justify=justify, no_wrap=index > 0, overflow="ellipsis")
     for row in rows:
         drawn.add_row(*(cell if isinstance(cell, Text) else Text(clean_line(cell)) for cell in row))
     put(console, drawn)
@@ -90,10 +91,13 @@ def tokens_per_second(branch: BranchReport) -> str:
     return f"{decoded / branch.timings_ms.decode * 1_000:.1f}"
 
 
-def answers(console: Console, report: RunReport) -> None:
-    """Every branch's name and answer, or what went wrong with it."""
+def answers(console: Console, report: RunReport, prompts: Mapping[str, str] | None = None) -> None:
+    """Every branch's name, its prompt if that is known, and its answer or what went wrong with it."""
     for branch in report.branches:
         console.print(_heading(branch))
+        if prompts and branch.name in prompts:
+            asked = Text(clean_line(prompts[branch.name]), style="dim italic")
+            console.print(Padding(asked, (0, 0, 0, 2)) if console.is_terminal else asked)
         body = _error_text(branch.error) if branch.error else Text(clean(branch.text.strip()))
         if body:
             console.print(Padding(body, (0, 0, 0, 2)) if console.is_terminal else body)
@@ -105,7 +109,8 @@ def summary(console: Console, report: RunReport) -> None:
     line = Text.assemble(
         "run ", (report.run_id, "bold"), " ", state_text(report.state), f" {clean_line(report.name)}"
     )
-    line.append(f" · {count(report.document_tokens)} tokens · {len(report)} branches")
+    branches = "1 branch" if len(report) == 1 else f"{count(len(report))} branches"
+    line.append(f" · {count(report.document_tokens)} tokens · {branches}")
     line.append(f" · {milliseconds(report.wall_ms)}")
     console.print(line)
     if report.error:
@@ -114,19 +119,28 @@ def summary(console: Console, report: RunReport) -> None:
 
 def branch_table(console: Console, report: RunReport) -> None:
     """What each branch took: times from the start of its job, the queue before it."""
-    table(console, _BRANCH_COLUMNS, map(_branch_row, report.branches), left=2)
+    rows = [_branch_cells(branch) for branch in report.branches]
+    width = console.width if console.is_terminal else max(_NEEDED_WIDTH.values())
+    shown = [name for name in rows[0] if _NEEDED_WIDTH.get(name, 0) <= width]
+    table(console, shown, ([row[name] for name in shown] for row in rows), left=2 if "state" in shown else 1)
 
 
-def _branch_row(branch: BranchReport) -> list[Cell]:
+def _branch_cells(branch: BranchReport) -> dict[str, Cell]:
     times, tokens = branch.timings_ms, branch.tokens
-    measured = [
-        milliseconds(times.queue),
-        "resident" if tokens.reused and times.restore <= 0 else milliseconds(times.restore),
-        milliseconds(times.first_token),
-        tokens_per_second(branch),
-    ]
-    counted = [tokens.reused, tokens.recomputed, tokens.prompt, tokens.generated]
-    return [branch.name, state_text(branch.state), *measured, *map(count, counted)]
+    has_started = times.total > 0
+    is_resident = tokens.reused > 0 and times.restore <= 0
+    return {
+        "branch": branch.name,
+        "state": state_text(branch.state),
+        "queue": "< 1 ms" if has_started and times.queue < 1 else milliseconds(times.queue),
+        "restore": "resident" if is_resident else milliseconds(times.restore),
+        "TTFT": milliseconds(times.first_token),
+        "decode tok/s": tokens_per_second(branch),
+        "reused": count(tokens.reused),
+        "recomputed": count(tokens.recomputed),
+        "prompt": count(tokens.prompt),
+        "answer": count(tokens.generated),
+    }
 
 
 def _heading(branch: BranchReport) -> Text:

@@ -57,10 +57,14 @@ def up(
     broker.make_private(state_dir)
     parts = Parts(WorkerPlan(choices, *counts, options=options), settings, state_dir / "up.log")
     try:
-        run_interruptible(_run(parts))
+        run_interruptible(_run(parts), _say_stopping)
     except Interrupted:
-        output.note("Stopped.", style="dim")
+        output.note("stopped", style="dim")
     raise typer.Exit(exits.DONE)
+
+
+def _say_stopping() -> None:
+    output.note("stopping  work is finished or handed back; Ctrl-C again ends it at once", style="dim")
 
 
 async def _run(parts: Parts) -> None:
