@@ -33,7 +33,7 @@ def tokens_of(number: int, count: int = 100) -> bytes:
 
 
 def key_of(number: int) -> str:
-    return snapshot_key(IDENTITY, tokens_of(number))
+    return snapshot_key(IDENTITY, META.prefix_digest, tokens_of(number))
 
 
 def content_of(number: int, size_bytes: int) -> bytes:

@@ -23,7 +23,7 @@ from swarmkv.protocol.errors import (
     SnapshotMissing,
     StoreFull,
 )
-from swarmkv.snapshots import SnapshotMeta, SnapshotStore, SnapshotTooLarge, format_bytes, snapshot_key
+from swarmkv.snapshots import SnapshotMeta, SnapshotStore, SnapshotTooLarge, format_bytes
 from swarmkv.snapshots import format as format_module
 from swarmkv.snapshots import handshake as handshake_module
 from swarmkv.snapshots import prefault as prefault_module
@@ -289,7 +289,7 @@ def test_a_collision_of_all_digests_does_not_give_another_documents_state(
     monkeypatch.setattr(writer_module, "digest_bytes", lambda data: "1" * 32)
     publish(store, 1)
 
-    with store.open(snapshot_key(IDENTITY, tokens_of(2))) as snapshot:
+    with store.open(key_of(2)) as snapshot:
         assert snapshot.tokens == tokens_of(1)
         with pytest.raises(SnapshotMismatch, match="other token ids"):
             snapshot.check(

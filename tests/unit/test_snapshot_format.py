@@ -36,7 +36,7 @@ from swarmkv.snapshots.verified import MAX_REMEMBERED, VerifiedFiles
 from tests.snapshot_support import IDENTITY, META, tokens_of
 
 TOKENS = tokens_of(1)
-KEY = snapshot_key(IDENTITY, TOKENS)
+KEY = snapshot_key(IDENTITY, META.prefix_digest, TOKENS)
 PAYLOAD = bytes(range(256)) * 4 + b"!"
 
 
@@ -265,12 +265,14 @@ def test_another_prefix_is_a_mismatch() -> None:
 
 
 @given(st.text(), st.text(), st.lists(st.integers(0, 2**31 - 1), min_size=1))
-def test_moving_bytes_between_identity_and_tokens_changes_the_key(first: str, second: str, ids: list[int]) -> None:
+def test_moving_bytes_between_the_parts_of_a_key_changes_it(first: str, second: str, ids: list[int]) -> None:
     tokens = b"".join(i.to_bytes(4, "little") for i in ids)
+    key = snapshot_key(first, second, tokens)
 
-    assert snapshot_key(first, tokens) == snapshot_key(first, tokens)
-    assert (snapshot_key(first, tokens) == snapshot_key(second, tokens)) == (first == second)
-    assert snapshot_key(first + "ab", tokens) != snapshot_key(first, b"ab" + tokens)
+    assert key == snapshot_key(first, second, tokens)
+    assert (key == snapshot_key(second, first, tokens)) == (first == second)
+    assert snapshot_key(first + "ab", second, tokens) != snapshot_key(first, "ab" + second, tokens)
+    assert snapshot_key(first, second + "ab", tokens) != snapshot_key(first, second, b"ab" + tokens)
 
 
 def test_a_verified_file_is_not_mistaken_for_a_later_one_that_got_its_inode(read: Reader) -> None:

@@ -92,12 +92,13 @@ class Header:
     checksum: bytes
 
 
-def snapshot_key(identity: str, tokens: bytes) -> str:
-    """Key of the snapshot of `tokens` (int32 little-endian ids) under an engine's identity.
+def snapshot_key(identity: str, prefix_digest: str, tokens: bytes) -> str:
+    """Key of the snapshot of `tokens` (int32 little-endian ids) under an engine's identity, 32 hex digits.
 
-    32 hex digits.
+    Prefixes of equal tokens and different pieces (a system text that is the document's beginning elsewhere) have
+    different keys: each refuses the other's header, so under one key they would replace each other for ever.
     """
-    return digest_fields("snapshot", identity=identity, tokens=tokens)
+    return digest_fields("snapshot", identity=identity, prefix=prefix_digest, tokens=tokens)
 
 
 def payload_checksum(payload: memoryview) -> str:
@@ -210,8 +211,8 @@ def _check_meta(key: str, meta: SnapshotMeta, extents: Extents, tokens: bytes) -
         raise corrupt(key, "metadata and header state different token counts")
     if meta.token_digest != digest_bytes(tokens):
         raise corrupt(key, "the token ids are not those that the metadata names")
-    if snapshot_key(meta.identity, tokens) != key:
-        raise corrupt(key, "its identity and token ids do not give its key")
+    if snapshot_key(meta.identity, meta.prefix_digest, tokens) != key:
+        raise corrupt(key, "its identity, prefix and token ids do not give its key")
 
 
 def _header_checksum(header: bytes) -> bytes:

@@ -122,7 +122,7 @@ class SnapshotWriter:
             checksum = payload_checksum(written)
         sealed = replace(
             meta,
-            key=snapshot_key(meta.identity, tokens),
+            key=snapshot_key(meta.identity, meta.prefix_digest, tokens),
             prefix_tokens=len(tokens) // TOKEN_ID_BYTES,
             token_digest=digest_bytes(tokens),
             payload_bytes=written_bytes,

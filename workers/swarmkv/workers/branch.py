@@ -34,7 +34,7 @@ from swarmkv.snapshots import Snapshot, SnapshotStore
 from swarmkv.workers.bridge import Ending, EngineBridge, Progress
 from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobFailed
 from swarmkv.workers.leased import LeasedWorker
-from swarmkv.workers.opened import OpenSnapshots
+from swarmkv.workers.opened import OpenSnapshots, discard
 from swarmkv.workers.outbox import Outbox
 
 logger = logging.getLogger(__name__)
@@ -179,7 +179,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         logger.warning("snapshot of %s is unusable: %s", taken.job_id, error, extra={"action": "snapshot_unusable"})
         self._snapshots.forget(taken.snapshot)
         if isinstance(error, SnapshotCorrupt):
-            await asyncio.to_thread(self._store.remove, taken.snapshot)
+            await discard(self._store, taken.snapshot)
         rebuild = self.ledger.jobs.rebuild
         await self._guarded(lambda: rebuild(self.info.id, taken, error, max_rebuilds=self.settings.max_rebuilds))
 

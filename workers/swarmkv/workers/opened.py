@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from swarmkv.protocol.errors import SwarmkvError
 from swarmkv.snapshots import Snapshot, SnapshotStore
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -62,6 +66,14 @@ class OpenSnapshots:
         unused = [key for key, entry in self._entries.items() if entry.users == 0]
         for key in unused[: max(0, len(unused) - self._keep)]:
             self.forget(key)
+
+
+async def discard(store: SnapshotStore, key: str) -> None:
+    """Remove a snapshot that was refused, so that it is really built again. What cannot be removed is left."""
+    try:
+        await asyncio.to_thread(store.remove, key)
+    except (OSError, SwarmkvError) as exc:
+        logger.warning("snapshot %s stays: %s", key, exc, extra={"action": "snapshot_stays", "snapshot": key})
 
 
 def _is_open(entry: _Entry) -> bool:

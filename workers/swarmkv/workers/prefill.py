@@ -39,6 +39,7 @@ from swarmkv.workers.engine.jobs import (
     Tokens,
 )
 from swarmkv.workers.leased import LeasedWorker
+from swarmkv.workers.opened import discard
 
 logger = logging.getLogger(__name__)
 
@@ -118,11 +119,12 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         tokens = await asyncio.to_thread(self._engine.prefix_tokens, spec.system, data.decode(), spec.template)
         await self._check_fits(len(tokens))
         token_bytes = tokens.astype("<i4").tobytes()
+        prefix_digest = self._engine.prefix_digest(spec.system, spec.document, spec.template)
         return _Plan(
             tokens=tokens,
             token_bytes=token_bytes,
-            key=snapshot_key(self._engine.info.identity, token_bytes),
-            prefix_digest=self._engine.prefix_digest(spec.system, spec.document, spec.template),
+            key=snapshot_key(self._engine.info.identity, prefix_digest, token_bytes),
+            prefix_digest=prefix_digest,
         )
 
     async def _check_fits(self, prefix_tokens: int) -> None:
@@ -153,12 +155,10 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
             return None
         except SnapshotError as exc:
             logger.warning("%s", exc, extra={"action": "snapshot_refused", "snapshot": plan.key})
-            self._store.remove(plan.key)
+            await discard(self._store, plan.key)
             return None
         with snapshot:
-            if bytes(snapshot.tokens) != plan.token_bytes or snapshot.meta.prefix_digest != plan.prefix_digest:
-                return None
-            return self._info(snapshot.meta)
+            return self._info(snapshot.meta) if snapshot.tokens == plan.token_bytes else None
 
     # -- execute and record
 
