@@ -5,6 +5,7 @@ abort_on       a text of bytes: a batch that holds it aborts the process
 corrupt        so many restores are refused as corrupt
 hang_in_write  a path: the first export writes half a state, makes this file, and never returns
 clock_s        so far ahead of the broker's clock goes this process's
+tokenise_s     a document takes so much longer to tokenise, and nobody else can meanwhile
 null_s         with the null engine: a branch takes so long, unless it is cancelled
 """
 
@@ -67,6 +68,13 @@ def make_llama_faulty() -> None:
         windows = range(len(tokens) - len(wanted) + 1)
         return any((tokens[start : start + len(wanted)] == wanted).all() for start in windows)
 
+    def prefix_tokens(self: thread.LlamaEngine, *texts: Any) -> Any:
+        with self._text_lock:
+            time.sleep(FAULTS.get("tokenise_s", 0))
+        return tokenised(self, *texts)
+
+    tokenised = thread.LlamaEngine.prefix_tokens
+    thread.LlamaEngine.prefix_tokens = prefix_tokens  # type: ignore[assignment, method-assign]
     thread.open_engine = partial(thread.open_engine, make_context=FaultyContext)
 
 

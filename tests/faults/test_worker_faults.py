@@ -199,6 +199,25 @@ async def test_a_worker_asleep_beyond_its_lease_neither_overwrites_nor_repeats_a
     assert f"-{sleeper.pid}-" in (again.branches[0].worker or "")
 
 
+# -- a busy tokenizer
+
+
+async def test_a_document_that_is_long_to_tokenise_stops_no_heartbeat(
+    fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
+) -> None:
+    quick_lease: dict[str, Any] = {"lease_s": 1.0, "heartbeat_s": 0.25}
+    worker = fleet.start_faulty("all", tiny_llama_path, {"tokenise_s": 1.5}, **quick_lease)
+    await fleet.beats(producer, worker)
+    first = await (await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)).results(30)
+    slow = await producer.submit("Another document.", ["What?"], sampling=SHORT)
+    quick = await producer.submit(DOCUMENT, ["Why?"] * 4, sampling=SHORT)
+    reports = [first, await slow.results(30), await quick.results(30)]
+    for report in reports:
+        assert report.state == "done"
+        assert {branch.attempts for branch in report.branches} == {1}
+    assert "no longer ours" not in worker.log
+
+
 # -- a branch that kills its worker
 
 

@@ -106,8 +106,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
     async def _run(self, taken: TakenBranch) -> None:
         start_s = time.monotonic()
         async with self._snapshots.lease(taken.snapshot) as snapshot:
-            self._check(taken, snapshot)
-            job = self._job_of(taken, snapshot)
+            job = await asyncio.to_thread(self._admit, taken, snapshot)
             if taken.job_id in self.abandoned:
                 return
             ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken))
@@ -121,6 +120,11 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         outcome = self._classify(taken, event, job.prefix_tokens, len(job.prompt), load_ms)
         if outcome is not None:
             await self._record(taken, outcome)
+
+    def _admit(self, taken: TakenBranch, snapshot: Snapshot) -> BranchJob:
+        """Off the loop: a long text takes its time, and a prefill beside us may hold the tokenizer for seconds."""
+        self._check(taken, snapshot)
+        return self._job_of(taken, snapshot)
 
     def _check(self, taken: TakenBranch, snapshot: Snapshot) -> None:
         """The snapshot suits this engine, and holds this very prefix. Raises SnapshotMismatch."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from arq.connections import ArqRedis
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from swarmkv.protocol import keys
@@ -16,6 +17,7 @@ from swarmkv.protocol import keys
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.5
+SILENCE_S = 15.0  # then the connection is tested: one that died without a word would never ring again
 
 
 class Doorbell:
@@ -56,11 +58,22 @@ class Doorbell:
         async with self._redis.pubsub() as pubsub:
             await pubsub.subscribe(self._channel, keys.CONTROL)
             self.ring()  # something may have been queued while nobody listened
+            is_asked = False
             while True:
-                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=30)
-                if message is None:
-                    continue
-                if message["channel"] == keys.CONTROL.encode():
-                    self._on_cancel(message["data"].decode(errors="replace"))  # anybody can publish
+                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=SILENCE_S)
+                if message is not None:
+                    is_asked = False
+                    self._hear(message)
+                elif is_asked:
+                    raise RedisConnectionError("no answer to a ping: the connection is dead")
                 else:
-                    self.ring()
+                    await pubsub.ping()
+                    is_asked = True
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        if message["type"] != "message":
+            return  # the answer to a ping
+        if message["channel"] == keys.CONTROL.encode():
+            self._on_cancel(message["data"].decode(errors="replace"))  # anybody can publish
+        else:
+            self.ring()

@@ -26,7 +26,7 @@ from swarmkv.protocol.errors import (
 )
 from swarmkv.protocol.events import PrefillProgress
 from swarmkv.protocol.ledger import Ledger, TakenPrefill
-from swarmkv.protocol.messages import SnapshotInfo, WorkerInfo
+from swarmkv.protocol.messages import PrefixSpec, SnapshotInfo, WorkerInfo
 from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import SnapshotMeta, SnapshotStore, SnapshotTooLarge, SnapshotWriter, snapshot_key
 from swarmkv.workers.bridge import EngineBridge, Progress
@@ -51,7 +51,7 @@ MIN_BRANCH_TOKENS = 2  # one of a prompt, one of an answer
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """A prefill that is known to fit."""
+    """A tokenised prefix and where its snapshot goes."""
 
     tokens: Tokens
     token_bytes: bytes
@@ -116,8 +116,12 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         data = await self._patiently(lambda: self.ledger.jobs.document(spec.document))
         if data is None:
             raise SwarmkvError("The document is no longer in Redis.", hint="Submit the run again.")
-        tokens = await asyncio.to_thread(self._engine.prefix_tokens, spec.system, data.decode(), spec.template)
-        await self._check_fits(len(tokens))
+        plan = await asyncio.to_thread(self._tokenised, spec, data)
+        await self._check_fits(len(plan.tokens))
+        return plan
+
+    def _tokenised(self, spec: PrefixSpec, data: bytes) -> _Plan:
+        tokens = self._engine.prefix_tokens(spec.system, data.decode(), spec.template)
         token_bytes = tokens.astype("<i4").tobytes()
         prefix_digest = self._engine.prefix_digest(spec.system, spec.document, spec.template)
         return _Plan(
