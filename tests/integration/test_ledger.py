@@ -511,3 +511,11 @@ async def test_a_worker_of_a_newer_version_is_listed_all_the_same(ledger: Ledger
     await beat(ledger, "w", [])
     await raw.hset(keys.key("worker", worker="w"), "mood", "good")
     assert [live.info.id for live in await ledger.fleet.workers()] == ["w"]
+
+
+async def test_the_index_of_runs_does_not_outgrow_the_runs_that_are_kept(ledger: Ledger, raw: Any) -> None:
+    await raw.zadd(keys.RUNS, {f"expired{number}": number for number in range(100)})
+    for number in range(60):
+        await submit(ledger, f"aa{number}", 1)
+    assert await raw.zcard(keys.RUNS) <= 60 + 10
+    assert len(await ledger.runs.listing(1000)) == 60

@@ -14,6 +14,10 @@ redis.call('HSET', run_key, 'spec', a.spec, 'state', 'queued', 'name', a.name, '
 redis.call('ZADD', K.RUNS, now, a.run)
 redis.call('ZADD', K.ACTIVE, now + a.deadline_ms, a.run)
 redis.call('HSET', prefix_key, 'spec', a.prefix_spec, 'model', a.model)
+-- The index holds few runs that have expired: each new one drops some of them.
+for _, run in ipairs(redis.call('ZRANDMEMBER', K.RUNS, 10)) do
+  if not run_exists(run) then redis.call('ZREM', K.RUNS, run) end
+end
 
 -- Another model stands behind the alias now: its workers would refuse the old snapshot.
 local f = redis.call('HMGET', prefix_key, 'state', 'identity')
