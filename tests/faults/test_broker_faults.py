@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import pickle
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -16,9 +17,10 @@ from swarmkv.protocol import keys
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.codec import pack
 from swarmkv.protocol.errors import BrokerError
-from swarmkv.protocol.events import BranchText, PrefillProgress
+from swarmkv.protocol.events import BranchStarted, BranchText, PrefillProgress
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.settings import Settings
+from swarmkv.workers import doorbell
 from tests.conftest import quick_settings
 from tests.fault_support import FaultyFleet, PrivateBroker, faulty_fleet, heard_of, private_broker, until
 from tests.processes import WorkerProcess
@@ -140,6 +142,62 @@ async def test_hundreds_of_followers_share_few_connections(fleet: FaultyFleet, p
     await start_null(fleet, producer)
     reports = await asyncio.wait_for(asyncio.gather(*following), 60)
     assert {report.state for report in reports} == {"done"}
+
+
+async def test_a_broker_that_hangs_costs_at_most_a_second_attempt(
+    broker: PrivateBroker, fleet: FaultyFleet, producer: Producer
+) -> None:
+    impatient: dict[str, Any] = {"null_engine": True, "redis_timeout_s": 0.5}
+    workers = [fleet.start_faulty(role, "null", {"null_s": 0.3}, **impatient) for role in ("prefill", "branch")]
+    await fleet.beats(producer, *workers)
+    run = await producer.submit(DOCUMENT, [f"Question {n}?" for n in range(12)], sampling=SHORT)
+    await until(run, BranchText)
+    broker.server.process.send_signal(signal.SIGSTOP)
+    wait_until(lambda: all("waiting for Redis" in worker.log for worker in workers), timeout_s=30)
+    broker.server.process.send_signal(signal.SIGCONT)
+    heard, report = await heard_of(run), await run.report()
+    assert report.state == "done"
+    assert heard.ends == {branch.name: 1 for branch in report.branches}
+    assert max(branch.attempts for branch in report.branches) <= 2
+    await check_all_is_well(producer, workers, "Another document.")
+
+
+async def test_a_worker_told_to_stop_while_its_broker_is_away_ends_all_the_same(
+    broker: PrivateBroker, fleet: FaultyFleet, producer: Producer
+) -> None:
+    null: dict[str, Any] = {"null_engine": True, "grace_s": 0.5}
+    branch = fleet.start_faulty("branch", "null", {"null_s": 600}, **null)
+    await fleet.beats(producer, fleet.start("prefill", "null", **null), branch)
+    await until(await producer.submit(DOCUMENT, ["What?"], sampling=SHORT), BranchStarted)
+    broker.stop()
+    assert branch.end() == 0, branch.log
+    assert "their leases will run out" in branch.log
+
+
+async def test_a_bell_whose_connection_died_without_a_word_is_hung_up_again(
+    broker: PrivateBroker, raw: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(doorbell, "SILENCE_S", 0.1)
+    caplog.set_level(logging.DEBUG, doorbell.logger.name)
+    bell = doorbell.Doorbell(raw, "channel", lambda _: None)
+    listening = asyncio.create_task(bell.listen())
+
+    async def rings() -> bool:
+        await raw.publish("channel", "")
+        return bell._rung.is_set()
+
+    async def is_noticed() -> bool:
+        return "the connection is dead" in caplog.text
+
+    await eventually(rings)
+    broker.server.process.send_signal(signal.SIGSTOP)
+    await eventually(is_noticed)
+    broker.server.process.send_signal(signal.SIGCONT)
+    await bell.wait(0)
+    await eventually(rings)
+    assert not listening.done()
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)
 
 
 # -- refusing

@@ -232,6 +232,23 @@ async def test_a_prefill_without_room_waits_until_the_other_run_has_ended(
     assert progress.count(max(progress)) == 2, "it was decoded again although there was no room for it"
 
 
+async def test_a_snapshot_that_another_worker_made_meanwhile_is_not_evicted_while_it_is_waited_for(
+    fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
+) -> None:
+    slow = fleet.start_faulty("prefill", tiny_llama_path, {"decode_s": 0.15}, store_budget_bytes=MIB)
+    await fleet.beats(producer, slow)
+    late = await producer.submit("x" * 2500, ["What?"], sampling=SHORT)
+    await until(late, PrefillProgress)
+    await fleet.beats(producer, fleet.start("prefill", tiny_llama_path, store_budget_bytes=MIB))
+    early = await producer.submit("y" * 2500, ["What?"], sampling=SHORT)
+    await until(early, PrefillDone)
+    wait_until(lambda: "waits for room" in slow.log, timeout_s=30)
+    fleet.start("branch", tiny_llama_path)
+    for run in (early, late):
+        report = await run.results(30)
+        assert (report.state, report.prefills_run, report.branches[0].attempts) == ("done", 1, 1)
+
+
 async def test_six_documents_in_a_store_for_three_are_each_answered_from_their_own(
     fleet: FaultyFleet, producer: Producer, settings: Settings
 ) -> None:
