@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home(tmp_path).with_settings(threads=1, n_ctx=2048, slots=4, lease_s=2, heartbeat_s=0.5)
+    return Home(tmp_path).with_settings(threads=1, n_ctx=2048, slots=4, lease_s=2, heartbeat_s=0.5, sweep_s=0.2)
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmkv.cli.enqueue import parse_sampling, with_defaults
 from swarmkv.cli.prompts import parse_prompt, read_prompts
+from swarmkv.cli.submission import name_of, parse_sampling, with_defaults
 from swarmkv.producer import Sampling
 from swarmkv.protocol.errors import InvalidBranch
 
@@ -89,3 +89,9 @@ def test_a_branch_with_some_sampling_of_its_own_takes_the_rest_from_the_options(
 def test_a_sampling_option_out_of_range_is_named_with_its_value(option: str, value: int) -> None:
     with pytest.raises(InvalidBranch, match=rf"--{option.replace('_', '-')} {value}: "):
         parse_sampling({option: value})
+
+
+def test_a_run_is_named_after_its_file_as_far_as_a_name_goes() -> None:
+    assert name_of("docs/spec.md") == "spec.md"
+    assert name_of("-") is None
+    assert name_of("n\udcff\x1b" + "x" * 255) == "n\N{REPLACEMENT CHARACTER}\u241b" + "x" * 47

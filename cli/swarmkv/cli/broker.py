@@ -179,8 +179,7 @@ async def claim(place: BrokerPlace) -> ServerClaim | Path:
             return live
         lock = None if place.data_dir is None else _try_lock(place.data_dir, place.socket)
         if place.data_dir is None or lock is not None:
-            place.socket.unlink(missing_ok=True)  # nobody answers on it
-            return ServerClaim(place, lock)
+            return ServerClaim(place, lock)  # the server replaces a socket on which nobody answers
         await asyncio.sleep(_POLL_S)
     raise BrokerError(
         f"Another broker holds {place.data_dir}, and does not answer.",

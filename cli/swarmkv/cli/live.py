@@ -185,10 +185,9 @@ async def _follow_lines(run: RunHandle, view: RunView, console: Console) -> None
     async for event in run.events():
         view.apply(event)
         if isinstance(event, PrefillProgress):
-            reached = 4 * event.done_tokens // max(1, event.total_tokens)
-            if reached <= quarter:
+            before, quarter = quarter, 4 * event.done_tokens // max(1, event.total_tokens)
+            if quarter <= before:
                 continue
-            quarter = reached
         if line := event_line(event):
             console.print(Text(line), soft_wrap=True)
 
@@ -218,4 +217,5 @@ def _ending(event: BranchDone) -> str:
     result = event.result
     if result.error is not None:
         return f"{event.state}, {clean_line(result.error.message)}"
-    return f"{event.state}, {result.tokens.generated} tokens in {milliseconds(result.timings_ms.total)}"
+    took = f" in {milliseconds(result.timings_ms.total)}" if result.timings_ms.total else ""
+    return f"{event.state}, {result.tokens.generated} tokens{took}"

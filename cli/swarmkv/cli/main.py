@@ -77,7 +77,7 @@ def _run(arguments: list[str]) -> int:
 
 def _report(error: SwarmkvError, *, as_json: bool) -> int:
     if as_json:
-        output.print_json(output.error_document(error))
+        output.print_json_line(output.error_document(error))
     output.print_error(error)
     return exits.for_error(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,4 +20,37 @@ LoadedModels = Annotated[
 LoadedModel = Annotated[
     str,
     typer.Option("--model", metavar="[ALIAS=]REF", help="A GGUF file, hf://owner/repo/file.gguf, or demo."),
+]
+
+# What is enqueued.
+Document = Annotated[str, typer.Argument(metavar="FILE|-", help="The document, UTF-8; - reads stdin.")]
+Prompt = Annotated[
+    list[str] | None,
+    typer.Option("-p", "--prompt", metavar="[NAME=]TEXT", help="A branch; give one -p per prompt."),
+]
+Prompts = Annotated[Path | None, typer.Option(metavar="FILE", help="Branches from a .yaml or .jsonl file.")]
+Alias = Annotated[str, typer.Option(metavar="ALIAS", help="The alias of the model, as workers announce it.")]
+RunName = Annotated[str | None, typer.Option(help="A name for the run; else the file's.")]
+System = Annotated[str | None, typer.Option(help="System text, shared by all branches.")]
+Template = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="A template with {document} and then {prompt}.")
+]
+Deadline = Annotated[float | None, typer.Option(metavar="SECONDS", help="The run ends by then.")]
+AnyModel = Annotated[bool, typer.Option("--any-model", help="Accept an alias nobody announced.")]
+
+# How answers are sampled; the default of each is the one of Sampling.
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer.")]
+Temperature = Annotated[float | None, typer.Option(help="0 always takes the likeliest token.")]
+TopK = Annotated[int | None, typer.Option(help="0: off.")]
+TopP = Annotated[float | None, typer.Option(help="1: off.")]
+MinP = Annotated[float | None, typer.Option(help="0: off.")]
+RepeatPenalty = Annotated[float | None, typer.Option(help="1: off.")]
+Seed = Annotated[int | None, typer.Option(help="Drawn for each branch if not given.")]
+Stop = Annotated[list[str] | None, typer.Option(help="A text that ends an answer; repeatable.")]
+
+# What happens then.
+Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answers and print them.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Like --wait, and show progress.")]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="With --wait: give up waiting; the run goes on.")
 ]

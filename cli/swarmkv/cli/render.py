@@ -104,6 +104,13 @@ def answers(console: Console, report: RunReport, prompts: Mapping[str, str] | No
         console.print()
 
 
+def full_report(console: Console, report: RunReport) -> None:
+    """Answers, then what they took."""
+    answers(console, report)
+    branch_table(console, report)
+    summary(console, report)
+
+
 def summary(console: Console, report: RunReport) -> None:
     """The run in a line or two, and its own error if it has one."""
     line = Text.assemble(

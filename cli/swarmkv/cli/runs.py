@@ -11,7 +11,7 @@ import typer
 
 from swarmkv.cli import exits, live, output, render
 from swarmkv.cli.client import open_producer
-from swarmkv.cli.enqueue import print_report
+from swarmkv.cli.interrupt import Interrupted, run_abandonable
 from swarmkv.cli.options import Json, RunId
 from swarmkv.producer import RunReport
 from swarmkv.protocol.ledger import RunSummary
@@ -47,7 +47,10 @@ def results(
     as_json: Json = False,
 ) -> None:
     """Print the answers of a run; exit code 3 while some are missing."""
-    report = asyncio.run(_followed(run, as_json=as_json) if follow else _report(run))
+    try:
+        report = run_abandonable(_followed(run, as_json=as_json) if follow else _report(run))
+    except Interrupted:
+        raise typer.Exit(exits.UNFINISHED) from None
     if not (follow and as_json):
         _print(report, as_json=as_json)
     raise typer.Exit(exits.for_report(report))
@@ -68,7 +71,7 @@ def _print(report: RunReport, *, as_json: bool) -> None:
     if as_json:
         output.print_json(report.model_dump(mode="json"))
     else:
-        print_report(report)
+        render.full_report(output.stdout(), report)
 
 
 async def _listing(limit: int) -> list[RunSummary]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from swarmkv.cli.interrupt import end
 from swarmkv.protocol.errors import SwarmkvError
 
 logger = logging.getLogger(__name__)
@@ -146,9 +147,8 @@ class Supervisor:
                 failing.result()
             return await working
         finally:
-            failing.cancel()
-            working.cancel()
-            await asyncio.gather(failing, working, return_exceptions=True)
+            await end(failing)
+            await end(working)
 
     def check_starting(self, name: str) -> None:
         """Raise ProgramFailed when a program that is not ready yet dies again and again."""
