@@ -26,6 +26,7 @@ from swarmkv.cli.workers import worker, workers
 from swarmkv.protocol.errors import SwarmkvError
 
 _EXIT_INTERRUPTED = 130  # as shells say it: 128 and the number of SIGINT
+_EXIT_BROKEN_PIPE = 141  # of SIGPIPE
 
 app = typer.Typer(
     name="swarmkv",
@@ -70,6 +71,8 @@ def _run(arguments: list[str]) -> int:
         code = app(arguments, prog_name="swarmkv", standalone_mode=False)
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
+    except output.OutputClosed:
+        return _EXIT_BROKEN_PIPE
     except Exception as exc:
         return _report(_as_ours(exc), as_json="--json" in arguments)
     return code if isinstance(code, int) else exits.DONE

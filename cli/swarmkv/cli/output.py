@@ -16,7 +16,6 @@ from rich.text import Text
 from swarmkv.cli.text import clean
 from swarmkv.protocol.errors import SwarmkvError
 
-_EXIT_BROKEN_PIPE = 141  # as shells say it: 128 and the number of SIGPIPE
 _WIDE = 1_000  # columns of a pipe or a file: nothing is cut or wrapped for it
 
 
@@ -67,11 +66,14 @@ class _Console(Console):
         leave_broken_pipe()
 
 
+class OutputClosed(Exception):
+    """The reader of stdout went away (`| head`): there is nobody left to talk to."""
+
+
 def leave_broken_pipe() -> NoReturn:
-    """End quietly, as programs do whose reader went away (`| head`)."""
-    # Python flushes stdout once more at exit, and would complain then.
+    """Raise OutputClosed, with stdout led to where Python's last flush at exit does no harm."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise SystemExit(_EXIT_BROKEN_PIPE)
+    raise OutputClosed
 
 
 def _write(text: str) -> None:
