@@ -171,7 +171,6 @@ def present(console: Console, report: RunReport, *, about: str = "") -> None:
     render.answers(console, report, dict(load_sample().branches))
     _title(console, "Branches")
     render.branch_table(console, report)
-    console.print()
     _title(console, "In all")
     render.facts(console, _facts(report))
     if report.error:
@@ -201,9 +200,10 @@ def _facts(report: RunReport) -> list[tuple[str, str, str]]:
 
 def _title(console: Console, title: str) -> None:
     if console.is_terminal:
+        console.print()
         console.print(Rule(Text(title, style="bold"), align="left", style="dim"))
     else:
-        console.print(title)
+        console.print("\n" + title)
 
 
 def _silent(message: str) -> None:
