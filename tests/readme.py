@@ -36,7 +36,7 @@ def with_parts(text: str) -> str:
     for mark, content in (("settings", settings_table()), ("example", example_block())):
         pattern = rf"<!-- {mark} -->.*?<!-- /{mark} -->"
         block = f"<!-- {mark} -->\n{content}\n<!-- /{mark} -->"
-        text = re.sub(pattern, lambda _, block=block: block, text, flags=re.DOTALL)
+        text = re.sub(pattern, block.replace("\\", r"\\"), text, flags=re.DOTALL)
     return text
 
 

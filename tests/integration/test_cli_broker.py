@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from swarmkv.cli import broker
-from swarmkv.cli.broker import BrokerPlace, ServerClaim
+from swarmkv.cli.broker import ServerClaim
 from swarmkv.cli.supervise import Supervisor
+from swarmkv.protocol import place as places
 from swarmkv.protocol.errors import BrokerError
+from swarmkv.protocol.place import BrokerPlace
 from swarmkv.protocol.settings import Settings
 
 
@@ -59,7 +61,7 @@ async def test_what_a_stopped_broker_accepted_is_there_again(place: BrokerPlace,
         claim = await start(place, supervisor)
         command(place, "SET", "kept", "value")
         claim.close()
-    assert not broker.is_live(place.socket)
+    assert not places.is_live(place.socket)
     async with Supervisor(tmp_path / "log", notice=lambda message: None) as supervisor:
         claim = await start(place, supervisor)
         assert b"value" in command(place, "GET", "kept")
@@ -77,7 +79,7 @@ async def test_a_shell_with_another_runtime_directory_finds_it_through_its_data(
 ) -> None:
     claim = await start(place, supervisor)
     elsewhere = BrokerPlace(tmp_path / "elsewhere", place.data_dir)
-    assert broker.find_live(elsewhere) == place.socket
+    assert places.find_live(elsewhere) == place.socket
     assert await broker.claim(elsewhere) == place.socket
     claim.close()
 
@@ -86,9 +88,9 @@ async def test_a_stale_socket_is_no_broker_and_makes_room(place: BrokerPlace, su
     place.runtime_dir.mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(place.socket))
-    assert broker.find_live(place) is None
+    assert places.find_live(place) is None
     claim = await start(place, supervisor)
-    assert broker.find_live(place) == place.socket
+    assert places.find_live(place) == place.socket
     claim.close()
 
 
@@ -111,7 +113,7 @@ async def test_the_lock_outlives_the_starter_as_long_as_the_server_runs(
 ) -> None:
     claim = await start(place, supervisor)
     claim.close()
-    monkeypatch.setattr(broker, "is_live", lambda path: False)
+    monkeypatch.setattr(places, "is_live", lambda path: False)
     monkeypatch.setattr(broker, "_START_TIMEOUT_S", 0.1)
     with pytest.raises(BrokerError, match="Another broker holds"):
         await broker.claim(place)
@@ -137,7 +139,7 @@ def test_a_directory_of_another_user_is_refused_for_starting_and_for_finding(pla
     with pytest.raises(BrokerError, match="belongs to user 12345"):
         broker.make_private(place.runtime_dir)
     with pytest.raises(BrokerError, match="cannot be trusted"):
-        broker.find_live(place)
+        places.find_live(place)
 
 
 async def test_a_socket_path_that_the_system_cannot_take_is_refused_with_its_length(tmp_path: Path) -> None:
@@ -150,9 +152,9 @@ def test_without_a_url_and_without_a_broker_both_are_named(tmp_path: Path, monke
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     settings = Settings(_env_file=None)
     with pytest.raises(BrokerError, match=f"none runs on {tmp_path}/swarmkv/broker.sock") as caught:
-        broker.redis_url(settings)
+        places.redis_url(settings)
     assert "swarmkv up" in caught.value.hint
-    assert broker.redis_url(settings.model_copy(update={"redis_url": "redis://h"})) == "redis://h"
+    assert places.redis_url(settings.model_copy(update={"redis_url": "redis://h"})) == "redis://h"
 
 
 def test_the_server_binary_runs() -> None:

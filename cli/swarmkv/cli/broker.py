@@ -1,12 +1,4 @@
-"""The embedded broker: a Valkey server on a unix socket that every command of this user finds.
-
-    $XDG_RUNTIME_DIR/swarmkv, else /tmp/swarmkv-<uid>    0700: broker.sock
-    $XDG_STATE_HOME/swarmkv, else ~/.local/state/swarmkv 0700: append-only data, broker.lock
-
-The lock file is held by the server process itself (the descriptor is inherited), so it tells whether a
-server is using the data however its starter ended. It holds the path of the socket: a shell with another
-XDG_RUNTIME_DIR finds the broker through it.
-"""
+"""Starting the embedded broker: a Valkey server on the unix socket of a place (`protocol.place`)."""
 
 from __future__ import annotations
 
@@ -17,117 +9,17 @@ import importlib
 import os
 import shutil
 import signal
-import socket
-import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from swarmkv.cli.supervise import Program
 from swarmkv.protocol.errors import BrokerError
-from swarmkv.protocol.settings import Settings
+from swarmkv.protocol.place import BrokerPlace, check_private, find_live, is_live
 
 _MAX_SOCKET_PATH_BYTES = 107  # sun_path of sockaddr_un, less its NUL
-_ANSWER_TIMEOUT_S = 2.0
 _START_TIMEOUT_S = 30.0
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerPlace:
-    """Where an embedded broker listens and keeps its data; `data_dir` None: it keeps nothing."""
-
-    runtime_dir: Path
-    data_dir: Path | None
-
-    @property
-    def socket(self) -> Path:
-        return self.runtime_dir / "broker.sock"
-
-    @property
-    def url(self) -> str:
-        return socket_url(self.socket)
-
-
-def socket_url(path: Path) -> str:
-    """The Redis URL of a unix socket."""
-    return f"unix://{path}"
-
-
-def runtime_dir() -> Path:
-    """The directory of this user's socket; not made."""
-    parent = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(parent) / "swarmkv" if parent else Path(f"/tmp/swarmkv-{os.getuid()}")  # noqa: S108
-
-
-def state_dir() -> Path:
-    """The directory of this user's data and logs; not made."""
-    parent = os.environ.get("XDG_STATE_HOME")
-    return (Path(parent) if parent else Path.home() / ".local" / "state") / "swarmkv"
-
-
-def user_place() -> BrokerPlace:
-    """Where `swarmkv up` runs its broker."""
-    return BrokerPlace(runtime_dir(), state_dir())
-
-
-def redis_url(settings: Settings) -> str:
-    """SWARMKV_REDIS_URL, else the socket of a live embedded broker.
-
-    Raises BrokerError when there is neither.
-    """
-    if settings.redis_url:
-        return settings.redis_url
-    live = find_live(user_place())
-    if live is None:
-        raise BrokerError(
-            f"No broker: SWARMKV_REDIS_URL is not set, and none runs on {user_place().socket}.",
-            hint="Start one with `swarmkv up`, or set SWARMKV_REDIS_URL.",
-        )
-    return socket_url(live)
-
-
-def find_live(place: BrokerPlace) -> Path | None:
-    """The socket of the broker that answers at `place`, or on the socket that the lock file of its data
-    names.
-
-    Raises BrokerError when the directory of the socket is not this user's own: who listens there might be
-    anybody.
-    """
-    recorded = _recorded_socket(place)
-    for candidate in (place.socket, *([recorded] if recorded else [])):
-        if candidate.parent.exists():
-            check_private(candidate.parent)
-            if is_live(candidate):
-                return candidate
-    return None
-
-
-def is_live(path: Path) -> bool:
-    """Whether a server on this unix socket answers PING with a Redis reply."""
-    try:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(_ANSWER_TIMEOUT_S)
-            client.connect(str(path))
-            client.sendall(b"PING\r\n")
-            return client.recv(64).startswith(b"+PONG")
-    except OSError:
-        return False
-
-
-def check_private(directory: Path) -> None:
-    """Raise BrokerError unless `directory` is a real directory of this user that nobody else may enter."""
-    status = directory.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        raise BrokerError(
-            f"{directory} belongs to user {status.st_uid}, or is no directory: its socket cannot be trusted.",
-            hint="Remove it, or set XDG_RUNTIME_DIR to a directory of your own.",
-        )
-    if status.st_mode & 0o077:
-        raise BrokerError(
-            f"{directory} is open to other users (mode {stat.S_IMODE(status.st_mode):04o}).",
-            hint=f"Run: chmod 700 {directory}",
-        )
 
 
 def make_private(directory: Path) -> None:
@@ -177,8 +69,8 @@ async def claim(place: BrokerPlace) -> ServerClaim | Path:
     while time.monotonic() < deadline:
         if (live := find_live(place)) is not None:
             return live
-        lock = None if place.data_dir is None else _try_lock(place.data_dir, place.socket)
-        if place.data_dir is None or lock is not None:
+        lock = None if place.lock_file is None else _try_lock(place.lock_file, place.socket)
+        if place.lock_file is None or lock is not None:
             return ServerClaim(place, lock)  # the server replaces a socket on which nobody answers
         await asyncio.sleep(_POLL_S)
     raise BrokerError(
@@ -227,16 +119,12 @@ def _check_socket_path(path: Path) -> None:
         )
 
 
-def _lock_file(data_dir: Path) -> Path:
-    return data_dir / "broker.lock"
-
-
-def _try_lock(data_dir: Path, socket_path: Path) -> int | None:
+def _try_lock(lock_file: Path, socket_path: Path) -> int | None:
     """A descriptor that holds the data's lock and names the socket in it.
 
     None when another process has it.
     """
-    lock = os.open(_lock_file(data_dir), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -245,13 +133,3 @@ def _try_lock(data_dir: Path, socket_path: Path) -> int | None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, os.fsencode(socket_path), 0)
     return lock
-
-
-def _recorded_socket(place: BrokerPlace) -> Path | None:
-    if place.data_dir is None:
-        return None
-    try:
-        recorded = _lock_file(place.data_dir).read_bytes()
-    except OSError:
-        return None
-    return Path(os.fsdecode(recorded)) if recorded else None

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from swarmkv.cli import probe
-from swarmkv.cli.broker import redis_url
 from swarmkv.cli.models import DEMO
 from swarmkv.producer import Producer
 from swarmkv.protocol.broker import broker_errors, connect, shown
 from swarmkv.protocol.errors import BrokerError, ConfigError, SwarmkvError
+from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import SnapshotStore, format_bytes
 from swarmkv.workers.models import resolve_model

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from swarmkv.cli import exits, output
-from swarmkv.cli.broker import redis_url
 from swarmkv.cli.exits import NoWorker
 from swarmkv.producer import Producer, RunReport
 from swarmkv.protocol.ledger import LiveWorker
+from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import Settings, load_settings
 
 

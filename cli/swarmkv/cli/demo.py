@@ -32,6 +32,7 @@ from swarmkv.cli.options import Json, LoadedModel
 from swarmkv.cli.savings import Savings
 from swarmkv.cli.supervise import Supervisor
 from swarmkv.producer import Producer, RunReport, Sampling
+from swarmkv.protocol.place import BrokerPlace
 from swarmkv.protocol.settings import Settings, load_settings
 from swarmkv.workers.models import resolve_model
 
@@ -127,7 +128,7 @@ async def _demonstrate(job: Demonstration, stage: Stage) -> RunReport:
     say = _silent if job.quiet else output.note
     started = time.monotonic()
     async with Supervisor(stage.log, notice=output.note) as supervisor:
-        place = broker.BrokerPlace(stage.directory, data_dir=None)
+        place = BrokerPlace(stage.directory, data_dir=None)
         await _start_broker(place, supervisor)
         say(f"broker    {place.socket}")
         plan = WorkerPlan((job.model,), options=("--verbose",))
@@ -142,7 +143,7 @@ async def _demonstrate(job: Demonstration, stage: Stage) -> RunReport:
             return await supervisor.during(_answered(producer, job))
 
 
-async def _start_broker(place: broker.BrokerPlace, supervisor: Supervisor) -> None:
+async def _start_broker(place: BrokerPlace, supervisor: Supervisor) -> None:
     claim = await broker.claim(place)
     assert isinstance(claim, broker.ServerClaim)  # nobody else knows this directory
     await supervisor.start(claim.program())

@@ -15,7 +15,6 @@ from typing import Annotated
 import typer
 
 from swarmkv.cli import exits, output
-from swarmkv.cli.broker import state_dir
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
@@ -24,6 +23,7 @@ from swarmkv.cli.snapshots import app as snapshots
 from swarmkv.cli.up import up
 from swarmkv.cli.workers import worker, workers
 from swarmkv.protocol.errors import SwarmkvError
+from swarmkv.protocol.place import state_dir
 
 _EXIT_INTERRUPTED = 130  # as shells say it: 128 and the number of SIGINT
 _EXIT_BROKEN_PIPE = 141  # of SIGPIPE

@@ -19,6 +19,7 @@ from swarmkv.cli.supervise import Supervisor
 from swarmkv.producer import Producer
 from swarmkv.protocol.broker import shown
 from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.place import socket_url, state_dir, user_place
 from swarmkv.protocol.settings import Settings, load_settings
 from swarmkv.workers.models import resolve_model
 
@@ -53,9 +54,9 @@ def up(
     if not any(counts):
         raise ConfigError("No workers are asked for.", hint="Raise --prefill-workers or --branch-workers.")
     options = ("--verbose", *(("--slots", str(slots)) if slots is not None else ()))
-    state_dir = broker.state_dir()
-    broker.make_private(state_dir)
-    parts = Parts(WorkerPlan(choices, *counts, options=options), settings, state_dir / "up.log")
+    log_dir = state_dir()
+    broker.make_private(log_dir)
+    parts = Parts(WorkerPlan(choices, *counts, options=options), settings, log_dir / "up.log")
     try:
         run_interruptible(_run(parts), _say_stopping)
     except Interrupted:
@@ -97,11 +98,11 @@ async def _broker(supervisor: Supervisor, claims: contextlib.ExitStack) -> str:
 
     `claims` keeps the lock on its data, which a restarted broker needs again.
     """
-    place = broker.user_place()
+    place = user_place()
     claim = await broker.claim(place)
     if isinstance(claim, Path):
         output.note(f"broker    runs already on {claim}; it is used, and left running")
-        return broker.socket_url(claim)
+        return socket_url(claim)
     claims.callback(claim.close)
     await supervisor.start(claim.program())
     await supervisor.during(broker.wait_live(place.socket))

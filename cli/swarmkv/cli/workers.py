@@ -9,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from swarmkv.cli import exits, output, render
-from swarmkv.cli.broker import redis_url
 from swarmkv.cli.client import open_producer, worker_rows
 from swarmkv.cli.logs import set_up_logs
 from swarmkv.cli.models import DEMO, parse_model
 from swarmkv.cli.options import Json, LoadedModel
 from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import load_settings
 
 

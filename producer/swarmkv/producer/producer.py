@@ -23,6 +23,7 @@ from swarmkv.protocol.events import RunWarning
 from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, LiveWorker, RunSummary
 from swarmkv.protocol.messages import PrefixSpec, RunSpec, Sampling
+from swarmkv.protocol.place import redis_url as find_redis
 from swarmkv.protocol.settings import Settings, load_settings
 
 MAX_RUN_NAME_BYTES = 200
@@ -38,8 +39,8 @@ class Producer:
 
     def __init__(self, redis_url: str | None = None, settings: Settings | None = None) -> None:
         self._settings = settings or load_settings()
-        self._url = redis_url or self._settings.redis_url
-        self._redis: ArqRedis = connect(self._url, timeout_s=self._settings.redis_timeout_s)
+        url = redis_url or find_redis(self._settings)
+        self._redis: ArqRedis = connect(url, timeout_s=self._settings.redis_timeout_s)
         self._ledger = Ledger(self._redis, max_events=self._settings.max_events)
 
     async def __aenter__(self) -> Self:
