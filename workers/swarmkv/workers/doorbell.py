@@ -60,7 +60,8 @@ class Doorbell:
             self.ring()  # something may have been queued while nobody listened
             is_asked = False
             while True:
-                message = await pubsub.get_message(ignore_subscribe_messages=True, timeout=SILENCE_S)
+                # Asked to ignore confirmations, redis-py returns None for each, as if nobody had answered.
+                message = await pubsub.get_message(ignore_subscribe_messages=False, timeout=SILENCE_S)
                 if message is not None:
                     is_asked = False
                     self._hear(message)
@@ -72,7 +73,7 @@ class Doorbell:
 
     def _hear(self, message: dict[str, Any]) -> None:
         if message["type"] != "message":
-            return  # the answer to a ping
+            return  # a confirmation, or the answer to a ping
         if message["channel"] == keys.CONTROL.encode():
             self._on_cancel(message["data"].decode(errors="replace"))  # anybody can publish
         else:
