@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -43,14 +44,16 @@ class RunHandle:
         A failed branch is a report with its error, never an exception. Rides out a restart of Redis. Raises
         RunNotFinished when `timeout_s` passes first, RunNotFound, BrokerError.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wait_done()
-        except TimeoutError as exc:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s) as limit:
+                # Looked at here, too: before Python 3.12 a cancellation can get lost in redis-py's wait_for.
+                while not await self._patiently(self._is_done) and not limit.expired():
+                    pass
+        if limit.expired():
             raise RunNotFinished(
                 f"Run {self.id} has not ended within {timeout_s:g} s.",
                 hint=f"Try `swarmkv results {self.id}`.",
-            ) from exc
+            )
         return await self._patiently(self.report)
 
     async def events(self) -> AsyncIterator[Event]:
@@ -75,10 +78,6 @@ class RunHandle:
     async def cancel(self) -> bool:
         """End every open branch as cancelled; False if the run had ended. Raises RunNotFound, BrokerError."""
         return await self._ledger.runs.cancel(self.id)
-
-    async def _wait_done(self) -> None:
-        while not await self._patiently(self._is_done):
-            pass
 
     async def _is_done(self) -> bool:
         """Waits a moment for it. Raises RunNotFound."""

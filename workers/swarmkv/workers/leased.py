@@ -14,7 +14,7 @@ import random
 import secrets
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Generic, TypeVar
 
 import arq.worker
@@ -113,14 +113,15 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         """Work until `stop`; raises what killed a side task, since nothing may go on half alive."""
         await self._announce()
         async with asyncio.TaskGroup() as group:
-            side = [
+            side: list[asyncio.Task[None]] = [
                 group.create_task(_run(work), name=f"{self.info.id}:{name}")
                 for name, work in self._side_tasks().items()
             ]
-            await self._stopping.wait()
-            await self._wind_down()
-            for task in side:
-                task.cancel()
+            try:
+                await self._stopping.wait()
+                await self._wind_down()
+            finally:
+                await end_all([*side, *self.tasks.values()])
         await self._leave()
 
     def stop(self) -> None:
@@ -300,6 +301,17 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
     async def _retry_pause(self) -> None:
         await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
+
+
+async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended. Once is not enough: redis-py sends through asyncio.wait_for, and before
+    Python 3.12 that drops a cancellation which comes just when the sending is done.
+    """
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=RETRY_S)
 
 
 async def _run(work: Callable[[], Awaitable[None]]) -> None:
