@@ -6,7 +6,9 @@ import asyncio
 import logging
 import pickle
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from swarmkv.producer import Producer, Sampling
 from swarmkv.protocol import keys
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.codec import pack
-from swarmkv.protocol.errors import BrokerError
+from swarmkv.protocol.errors import BrokerError, RunNotFinished
 from swarmkv.protocol.events import BranchStarted, BranchText, PrefillProgress
+from swarmkv.protocol.ledger.runs import RunLedger
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers import doorbell
+from swarmkv.workers.leased import end_all
 from tests.conftest import quick_settings
 from tests.fault_support import FaultyFleet, PrivateBroker, faulty_fleet, heard_of, private_broker, until
 from tests.processes import WorkerProcess
@@ -180,24 +184,57 @@ async def test_a_bell_whose_connection_died_without_a_word_is_hung_up_again(
     monkeypatch.setattr(doorbell, "SILENCE_S", 0.1)
     caplog.set_level(logging.DEBUG, doorbell.logger.name)
     bell = doorbell.Doorbell(raw, "channel", lambda _: None)
-    listening = asyncio.create_task(bell.listen())
+    heard, hear = Counter[str](), bell._hear
+
+    def count(message: dict[str, Any]) -> None:
+        heard[message["type"]] += 1
+        hear(message)
 
     async def rings() -> bool:
         await raw.publish("channel", "")
         return bell._rung.is_set()
 
-    async def is_noticed() -> bool:
-        return "the connection is dead" in caplog.text
-
-    await eventually(rings)
+    monkeypatch.setattr(bell, "_hear", count)
+    listening = asyncio.create_task(bell.listen())
+    await asyncio.to_thread(wait_until, lambda: heard["pong"] >= 3)
+    assert "doorbell lost" not in caplog.text
     broker.server.process.send_signal(signal.SIGSTOP)
-    await eventually(is_noticed)
+    await asyncio.to_thread(wait_until, lambda: "the connection is dead" in caplog.text)
     broker.server.process.send_signal(signal.SIGCONT)
     await bell.wait(0)
     await eventually(rings)
-    assert not listening.done()
-    listening.cancel()
-    await asyncio.gather(listening, return_exceptions=True)
+    await end_all([listening])
+
+
+async def lose_a_cancellation() -> None:
+    """As asyncio.wait_for did before Python 3.12, below every command that redis-py sends."""
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(0.1)
+
+
+async def test_a_timeout_whose_cancellation_gets_lost_ends_the_waiting_all_the_same(
+    producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def wait_done(*_: object) -> bool:
+        await lose_a_cancellation()
+        return False
+
+    run = await producer.submit(DOCUMENT, ["What?"], any_model=True)
+    monkeypatch.setattr(RunLedger, "wait_done", wait_done)
+    with pytest.raises(RunNotFinished):
+        await run.results(0.05)
+
+
+async def test_side_tasks_whose_cancellation_gets_lost_are_ended_all_the_same() -> None:
+    async def lose_three() -> None:
+        for _ in range(3):
+            await lose_a_cancellation()
+        await asyncio.Event().wait()
+
+    tasks = [asyncio.create_task(lose_three()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await end_all(tasks)
+    assert all(task.done() for task in tasks)
 
 
 # -- refusing
