@@ -32,8 +32,9 @@ from swarmkv.protocol.messages import (
 from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import Snapshot, SnapshotStore
 from swarmkv.workers.bridge import Ending, EngineBridge, Progress
-from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobFailed
+from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobCancelled, JobFailed
 from swarmkv.workers.leased import LeasedWorker
+from swarmkv.workers.muster import Muster
 from swarmkv.workers.opened import OpenSnapshots, discard
 from swarmkv.workers.outbox import Outbox
 
@@ -63,17 +64,23 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         self._store = store
         self._snapshots = OpenSnapshots(store, keep=settings.residents)
         self._outbox = Outbox(ledger, info.id, flush_s=settings.flush_s)
+        self._muster = Muster(engine)
 
     async def _take(self, limit: int) -> list[TakenBranch]:
-        return await self.ledger.jobs.take_branches(
+        taken = await self.ledger.jobs.take_branches(
             self.info.model, self.info.id, limit=limit, lease_ms=self.settings.lease_ms, held=len(self.held)
         )
+        self._muster.expect(item.job_id for item in taken)
+        return taken
 
     def _room(self) -> int:
         return 0 if any(taken.is_solo for taken in self.held.values()) else super()._room()
 
     def _abandon(self, job_id: str) -> None:
-        self._engine.cancel(job_id)
+        if self._muster.withdraw(job_id):
+            self._bridge.emit([JobCancelled(job_id)])
+        else:
+            self._engine.cancel(job_id)
 
     def _side_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
         return {**super()._side_tasks(), "outbox": self._outbox.run}
@@ -101,6 +108,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             error = EngineError(f"The branch failed unexpectedly: {exc!r}.")
             await self._record(taken, _failure(taken, error))
         finally:
+            self._muster.excuse(taken.job_id)
             self._outbox.drop(taken.job_id)
 
     async def _run(self, taken: TakenBranch) -> None:
@@ -111,11 +119,11 @@ class BranchWorker(LeasedWorker[TakenBranch]):
                 return
             ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken))
             load_ms = (time.monotonic() - start_s) * 1000
-            self._engine.branch(job)
+            self._muster.arrive(job)
             try:
                 event = await ending
             except asyncio.CancelledError:
-                self._engine.cancel(taken.job_id)
+                self._abandon(taken.job_id)
                 raise
         outcome = self._classify(taken, event, job.prefix_tokens, len(job.prompt), load_ms)
         if outcome is not None:
