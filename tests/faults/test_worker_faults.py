@@ -279,6 +279,24 @@ async def test_cancelling_a_long_prefill_stops_the_engine_and_leaves_no_file(
     assert prefill.log.count("Prefilled") == 1
 
 
+async def test_a_prefill_cancelled_before_the_engine_has_it_never_starts(
+    fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
+) -> None:
+    prefill = fleet.start_faulty("prefill", tiny_llama_path, {"tokenise_s": 1.0})
+    branch = fleet.start("branch", tiny_llama_path)
+    await fleet.beats(producer, prefill, branch)
+    run = await producer.submit(LONG_DOCUMENT, ["What?"], sampling=SHORT)
+
+    async def is_taken() -> bool:
+        return (await run.report()).state == "prefilling"
+
+    await eventually(is_taken)
+    assert await run.cancel()
+    other = await (await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)).results(30)
+    assert other.state == "done"
+    assert prefill.log.count("Prefilled") == 1
+
+
 async def test_cancelling_a_queued_and_a_running_run_ends_those_two_alone(
     fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def test_an_unknown_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
         ("SWARMKV_SLOTS", "0", "SWARMKV_SLOTS='0'"),
         ("SWARMKV_SLOTS", "255", "259 sequences; llama.cpp has 256|260 sequences; llama.cpp has 256"),
         ("SWARMKV_HEARTBEAT_S", "6", "SWARMKV_HEARTBEAT_S=6.0 is too slow"),
+        ("SWARMKV_SWEEP_S", "3", "SWARMKV_SWEEP_S=3.0 is too slow"),
         ("SWARMKV_N_UBATCH", "4096", "SWARMKV_N_UBATCH=4096 is over SWARMKV_N_BATCH=2048"),
         ("SWARMKV_KV_TYPE_K", "q9", "SWARMKV_KV_TYPE_K='q9'"),
     ],
