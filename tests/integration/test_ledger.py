@@ -520,3 +520,36 @@ async def test_the_index_of_runs_does_not_outgrow_the_runs_that_are_kept(ledger:
         await submit(ledger, f"aa{number}", 1)
     assert await raw.zcard(keys.RUNS) <= 60 + 10
     assert len(await ledger.runs.listing(1000)) == 60
+
+
+async def submit_ready(ledger: Ledger, run_id: str, document: bytes, snapshot: str, count: int) -> None:
+    """A run whose snapshot is registered and whose branches are queued."""
+    await submit(ledger, run_id, count, document)
+    (prefill,) = await take_prefill(ledger)
+    assert await ledger.jobs.register("p", prefill, info_of(snapshot), decoded=True, ttl_ms=DAY_MS)
+
+
+async def test_a_worker_takes_branches_of_its_residents_first(ledger: Ledger) -> None:
+    await submit_ready(ledger, "aa", b"first", "1a" * 16, 2)
+    await submit_ready(ledger, "bb", b"second", "2b" * 16, 2)
+    taken = await ledger.jobs.take_branches(
+        "default", "w", limit=3, lease_ms=LEASE_MS, residents=["2b" * 16], patience_ms=60_000
+    )
+    assert [(b.run_id, b.index) for b in taken] == [("bb", 0), ("bb", 1), ("aa", 0)]
+    assert [b.run_id for b in await take(ledger)] == ["aa"]
+
+
+async def test_a_branch_that_has_waited_long_enough_is_taken_before_those_of_residents(ledger: Ledger) -> None:
+    await submit_ready(ledger, "aa", b"first", "1a" * 16, 1)
+    await submit_ready(ledger, "bb", b"second", "2b" * 16, 1)
+
+    async def oldest_is_taken() -> bool:
+        (taken,) = await ledger.jobs.take_branches(
+            "default", "w", limit=1, lease_ms=LEASE_MS, residents=["2b" * 16], patience_ms=50
+        )
+        if taken.run_id == "aa":
+            return True
+        await ledger.jobs.hand_back("w", [taken.job_id], reason="not this one")
+        return False
+
+    await eventually(oldest_is_taken)

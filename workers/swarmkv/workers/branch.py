@@ -68,7 +68,12 @@ class BranchWorker(LeasedWorker[TakenBranch]):
 
     async def _take(self, limit: int) -> list[TakenBranch]:
         taken = await self.ledger.jobs.take_branches(
-            self.info.model, self.info.id, limit=limit, lease_ms=self.settings.lease_ms, held=len(self.held)
+            self.info.model,
+            self.info.id,
+            limit=limit,
+            lease_ms=self.settings.lease_ms,
+            held=len(self.held),
+            residents=self._snapshots.recent(),
         )
         self._muster.expect(item.job_id for item in taken)
         return taken

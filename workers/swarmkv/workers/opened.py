@@ -51,6 +51,10 @@ class OpenSnapshots:
             entry.users -= 1
             self._trim()
 
+    def recent(self) -> list[str]:
+        """Keys of the snapshots used last, at most as many as are kept: about what the engine has resident."""
+        return list(self._entries)[-self._keep :] if self._keep else []
+
     def forget(self, key: str) -> None:
         """Do not use this mapping again: what it holds was refused."""
         entry = self._entries.pop(key, None)

@@ -17,6 +17,7 @@ from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.messages import BranchResult, BranchSpec, ErrorInfo, PrefixSpec, SnapshotInfo
 
 Role = Literal["prefill", "branch"]
+AFFINITY_PATIENCE_MS = 2_000  # longer than a restore by far, shorter than anybody notices
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,15 @@ class JobLedger:
     async def take_prefills(self, alias: str, worker: str, *, limit: int, lease_ms: int) -> list[TakenPrefill]:
         """Lease up to `limit` queued prefills of a model; one that cannot be read fails here."""
         _, taken, _ = await self._scripts.run(
-            "take", role="prefill", alias=alias, worker=worker, limit=limit, lease_ms=lease_ms, held=0
+            "take",
+            role="prefill",
+            alias=alias,
+            worker=worker,
+            limit=limit,
+            lease_ms=lease_ms,
+            held=0,
+            residents=[],
+            patience_ms=0,
         )
         prefills: list[TakenPrefill] = []
         for row in taken:
@@ -81,14 +90,32 @@ class JobLedger:
         return prefills
 
     async def take_branches(
-        self, alias: str, worker: str, *, limit: int, lease_ms: int, held: int = 0
+        self,
+        alias: str,
+        worker: str,
+        *,
+        limit: int,
+        lease_ms: int,
+        held: int = 0,
+        residents: Sequence[str] = (),
+        patience_ms: int = AFFINITY_PATIENCE_MS,
     ) -> list[TakenBranch]:
         """Lease up to `limit` queued branches of a model; those that cannot be read fail here.
 
-        A branch that must run alone is only given to a worker that holds no other (`held` is 0), by itself.
+        Branches of `residents`, the snapshots that the worker has in its KV cache, come first, until the oldest
+        branch has waited `patience_ms`. A branch that must run alone is only given to a worker that holds no
+        other (`held` is 0), by itself.
         """
         _, taken, rows = await self._scripts.run(
-            "take", role="branch", alias=alias, worker=worker, limit=limit, lease_ms=lease_ms, held=held
+            "take",
+            role="branch",
+            alias=alias,
+            worker=worker,
+            limit=limit,
+            lease_ms=lease_ms,
+            held=held,
+            residents=list(residents),
+            patience_ms=patience_ms,
         )
         prefixes = {row[0]: row for row in rows}
         branches: list[TakenBranch] = []

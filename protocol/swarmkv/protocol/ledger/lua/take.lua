@@ -1,7 +1,9 @@
 -- A worker takes up to `limit` queued jobs and leases them: leaving the queue and becoming running is one step,
 -- so the queue's size is what really waits. A branch that must run alone is taken by a worker that holds nothing, and
 -- no other behind it: who meets one takes no more until then. Returns {now, {job...}, {prefix...}}.
--- a: role, alias, worker, lease_ms, limit, held (jobs that the worker has)
+-- a: role, alias, worker, lease_ms, limit, held (jobs that the worker has), residents[] (snapshots in its KV cache),
+--    patience_ms
+local SCAN = 256 -- how far behind the oldest job a branch of a resident is looked for
 local taken, prefixes, seen = {}, {}, {}
 
 local function lease(job, key)
@@ -40,7 +42,35 @@ local function is_solo(kind, run, index)
   return kind == 'b' and redis.call('HGET', K.branch(run, index), 'solo') == '1'
 end
 
-for _, job in ipairs(redis.call('ZRANGEBYSCORE', K.queue(a.role, a.alias), '-inf', now + 1, 'LIMIT', 0, a.limit)) do
+local snapshots = {}
+local function snapshot_of(job)
+  local _, run = split_job(job)
+  if snapshots[run] == nil then
+    local prefix = redis.call('HGET', K.run(run), 'prefix')
+    snapshots[run] = prefix and redis.call('HGET', K.prefix(prefix), 'snapshot') or false
+  end
+  return snapshots[run]
+end
+
+-- The oldest jobs; branches of the worker's residents come first, unless the oldest job has lost patience.
+local function candidates()
+  local found = redis.call('ZRANGEBYSCORE', K.queue(a.role, a.alias), '-inf', now + 1, 'WITHSCORES',
+    'LIMIT', 0, #a.residents > 0 and SCAN or a.limit)
+  local resident = {}
+  for _, snapshot in ipairs(a.residents) do resident[snapshot] = true end
+  local is_impatient = #found > 0 and now - tonumber(found[2]) > a.patience_ms
+  local near, far = {}, {}
+  for position = 1, #found, 2 do
+    local job = found[position]
+    local list = not is_impatient and #a.residents > 0 and resident[snapshot_of(job)] and near or far
+    list[#list + 1] = job
+  end
+  for _, job in ipairs(far) do near[#near + 1] = job end
+  return near
+end
+
+for _, job in ipairs(candidates()) do
+  if #taken >= a.limit then break end
   local kind, id, second, third = split_job(job)
   local alone = is_solo(kind, id, second)
   local count = #taken
