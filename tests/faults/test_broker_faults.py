@@ -374,20 +374,27 @@ async def test_pickles_in_jobs_and_queues_are_refused_and_never_run(
 ) -> None:
     marker = tmp_path / "owned"
     bad = pickle.dumps(Malicious(marker))
-    run = await producer.submit(DOCUMENT, ["What?"] * 2, sampling=SHORT, any_model=True)
-    for name in await raw.keys("arq:job:*"):
-        await raw.set(name, bad)
-    for role in ("prefill", "branch"):
-        queue = keys.key("queue", role=role, alias="default")
-        await raw.zadd(queue, {bad: 1, b"\xff\xfe": 2, "b:0:0:1": 3, "p:0:1": 4})
+
+    async def forge(score: float) -> None:
+        for name in await raw.keys("arq:job:*"):
+            await raw.set(name, bad)
         await raw.set(b"arq:job:" + bad, bad)
+        for role in ("prefill", "branch"):
+            queue = keys.key("queue", role=role, alias="default")
+            await raw.zadd(queue, dict.fromkeys((bad, b"\xff\xfe", b"", b"b:0:0:1", b"p:0:1"), score))
+
+    run = await producer.submit(DOCUMENT, ["What?"] * 2, sampling=SHORT, any_model=True)
+    await forge(1)
     workers = await start_null(fleet, producer)
     await raw.publish(keys.CONTROL, bad)
     await raw.publish(keys.key("doorbell", role="branch", alias="default"), bad)
     assert (await run.results(30)).state == "done"
-    later = await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)
-    assert (await later.results(30)).state == "done"
+    for _ in range(5):  # workers that know a document look at what waits behind the first
+        await forge((await raw.time())[0] * 1000)
+        later = await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)
+        assert (await later.results(10)).state == "done"
     assert not marker.exists()
+    assert [worker.log.count("refused a command") for worker in workers] == [0, 0]
     await check_all_is_well(producer, workers, "Another document.")
 
 

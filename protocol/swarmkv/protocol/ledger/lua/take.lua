@@ -44,7 +44,8 @@ end
 
 local snapshots = {}
 local function snapshot_of(job)
-  local _, run = split_job(job)
+  local kind, run = split_job(job)
+  if kind ~= 'b' then return nil end
   if snapshots[run] == nil then
     local prefix = redis.call('HGET', K.run(run), 'prefix')
     snapshots[run] = prefix and redis.call('HGET', K.prefix(prefix), 'snapshot') or false
@@ -62,7 +63,7 @@ local function candidates()
   local near, far = {}, {}
   for position = 1, #found, 2 do
     local job = found[position]
-    local list = not is_impatient and #a.residents > 0 and resident[snapshot_of(job)] and near or far
+    local list = not is_impatient and #a.residents > 0 and resident[snapshot_of(job) or ''] and near or far
     list[#list + 1] = job
   end
   for _, job in ipairs(far) do near[#near + 1] = job end
