@@ -63,23 +63,20 @@ def server_binary(kind: str) -> str | None:
     return str(embedded())
 
 
-@pytest.fixture(scope="session", params=["valkey", "redis"])
-def any_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Both brokers in turn, for the suite that every broker must pass."""
-    binary = server_binary(request.param)
-    if binary is None:
-        pytest.skip("redis-server is not installed on this machine")
-    server = start_server(binary, tmp_path_factory.mktemp(request.param), request.param)
-    yield server
-    stop_server(server)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Modules that say EVERY_BROKER run once on the embedded Valkey and once on redis-server."""
+    if "server" in metafunc.fixturenames and getattr(metafunc.module, "EVERY_BROKER", False):
+        metafunc.parametrize("server", ["valkey", "redis"], indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The embedded Valkey."""
-    binary = server_binary("valkey")
-    assert binary is not None
-    started = start_server(binary, tmp_path_factory.mktemp("valkey"), "valkey")
+def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A broker of the kind asked for, the embedded Valkey if none is."""
+    kind = getattr(request, "param", "valkey")
+    binary = server_binary(kind)
+    if binary is None:
+        pytest.skip("redis-server is not installed on this machine")
+    started = start_server(binary, tmp_path_factory.mktemp(kind), kind)
     yield started
     stop_server(started)
 

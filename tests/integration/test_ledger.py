@@ -27,6 +27,7 @@ from swarmkv.protocol.messages import (
 from swarmkv.protocol.settings import Settings
 from tests.waiting import eventually
 
+EVERY_BROKER = True
 DOCUMENT = b"The retry limit is four."
 LEASE_MS = 60_000
 DAY_MS = 86_400_000

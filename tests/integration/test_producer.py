@@ -15,6 +15,8 @@ from swarmkv.protocol.events import RunDone, RunWarning
 from swarmkv.protocol.settings import Settings
 from tests.conftest import server_binary, start_server, stop_server
 
+EVERY_BROKER = True
+
 
 @pytest.fixture
 async def producer(settings: Settings) -> AsyncIterator[Producer]:

@@ -12,6 +12,7 @@ from swarmkv.protocol.events import BranchDone, BranchStarted, BranchText, Prefi
 from swarmkv.protocol.settings import Settings
 from tests.processes import Fleet, fleet_of
 
+EVERY_BROKER = True
 DOCUMENT = "The retry limit is four.\n" * 20
 GREEDY = Sampling(temperature=0, max_tokens=12, ignore_eos=True)
 
@@ -29,9 +30,7 @@ async def producer(settings: Settings) -> AsyncIterator[Producer]:
 
 
 @pytest.fixture(params=["two processes", "one process"])
-async def workers(
-    request: pytest.FixtureRequest, fleet: Fleet, producer: Producer, tiny_llama_path: Path
-) -> Fleet:
+async def workers(request: pytest.FixtureRequest, fleet: Fleet, producer: Producer, tiny_llama_path: Path) -> Fleet:
     roles = ["prefill", "branch"] if request.param == "two processes" else ["all"]
     for role in roles:
         fleet.start(role, tiny_llama_path)
