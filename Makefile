@@ -53,7 +53,7 @@ figures: setup  ## measure the figures of docs/performance.md with the real mode
 	@$(BIN)/python -m tests.figures
 
 lock:  ## write the hashed requirement files anew (needs uv)
-	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra hf --group dev \
+	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra bench --extra hf --group dev \
 		--generate-hashes --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command "make lock" -q -o requirements/dev.txt
 

@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from swarmkv.cli import exits, output
+from swarmkv.cli.bench import app as bench
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
@@ -42,6 +43,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(snapshots, name="snapshots")
+app.add_typer(bench, name="bench")
 
 
 @app.callback(invoke_without_command=True)

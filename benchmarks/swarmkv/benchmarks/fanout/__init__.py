@@ -1,0 +1,1 @@
+"""One document, many prompts, through every scheme that people would use: the same token ids, taking turns."""

