@@ -40,6 +40,12 @@ _CPU_FLAGS = {  # llama.cpp's name of an instruction set: that of Linux
     "AVX512_VNNI": "avx512_vnni",
     "AVX512_BF16": "avx512_bf16",
     "AMX_INT8": "amx_int8",
+    "NEON": "asimd",
+    "FP16_VA": "asimdhp",
+    "DOTPROD": "asimddp",
+    "MATMUL_INT8": "i8mm",
+    "SVE": "sve",
+    "SME": "sme",
 }
 _REBUILD = (
     "Rebuild llama.cpp on this machine: pip install --force-reinstall --no-cache-dir --no-binary "

@@ -54,6 +54,9 @@ class Settings(BaseSettings):
         4, "snapshots that a worker keeps in its KV cache"
     )
     threads: Annotated[int, Field(ge=0, le=1024)] = _field(0, "threads of a worker; 0: all physical cores")
+    omp_spin_count: Annotated[int, Field(ge=0, le=1_000_000_000)] = _field(
+        2_000, "turns that a thread busy-waits, so that workers on the same cores do not fight; 0: OpenMP decides"
+    )
     n_gpu_layers: Annotated[int, Field(ge=-1)] = _field(0, "layers on a GPU; -1: all")
     kv_type_k: KvType = _field("f16", "type of the K cache")
     kv_type_v: KvType = _field("f16", "type of the V cache; quantised ones need flash attention")
@@ -112,11 +115,12 @@ def load_settings(**overrides: Any) -> Settings:
         first = exc.errors()[0]
         name = PREFIX + str(first["loc"][0]).upper() if first["loc"] else "settings"
         raise ConfigError(f"{name}={first.get('input')!r}: {first['msg']}.") from exc
-    _check_together(settings)
+    check_together(settings)
     return settings
 
 
-def _check_together(settings: Settings) -> None:
+def check_together(settings: Settings) -> None:
+    """Raise ConfigError naming two settings that are fine alone and contradict each other."""
     sequences = settings.slots + settings.residents + 1
     if sequences > MAX_SEQUENCES:
         raise ConfigError(

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import os
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-# Two llama.cpp processes on the same cores spin against each other: with OpenMP's default busy-waiting, a
-# decode beside a prefill runs at a tenth of its speed. Read once, when libgomp is loaded.
-os.environ.setdefault("GOMP_SPINCOUNT", "2000")
+from swarmkv.workers.engine import spinning
+from swarmkv.workers.engine.machine import physical_cores
 
-import llama_cpp as llama
+spinning.apply()  # before libgomp is loaded
+
+import llama_cpp as llama  # noqa: E402 - see above
 
 __all__ = ["BUILD", "collect_log", "cpu_features", "has_gpu", "last_error", "llama", "physical_cores"]
 
@@ -97,29 +96,3 @@ def cpu_features() -> str:
 def has_gpu() -> bool:
     """Whether this build can put layers on a GPU that is there."""
     return bool(llama.llama_supports_gpu_offload())
-
-
-def physical_cores() -> int:
-    """Cores that this process may use: hyper-threads counted once, the container's CPU quota respected."""
-    allowed = os.sched_getaffinity(0)
-    cores = {_siblings(cpu) for cpu in allowed}
-    return max(1, min(len(cores), _quota_cores()))
-
-
-def _siblings(cpu: int) -> str:
-    """The hyper-threads of a CPU's core, as Linux writes them; the CPU alone when it does not say."""
-    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return str(cpu)
-
-
-def _quota_cores() -> int:
-    """Whole cores of the cgroup's CPU quota (rounded up), or very many."""
-    unlimited = 1 << 16
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-    except (OSError, ValueError):
-        return unlimited
-    return unlimited if quota == "max" else -(-int(quota) // int(period))
