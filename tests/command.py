@@ -46,6 +46,7 @@ class Home:
             "HOME": str(self.directory),
             "TMPDIR": str(self.directory),
             "XDG_RUNTIME_DIR": str(self.directory),
+            "XDG_CONFIG_HOME": str(self.directory / "config"),
             "XDG_STATE_HOME": str(self.directory / "state"),
             "XDG_CACHE_HOME": str(self.directory / "cache"),
             "SWARMKV_STORE_DIR": str(self.directory / "store"),

@@ -28,6 +28,7 @@ from swarmkv.workers.leased import new_worker_id
 from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
+from swarmkv.workers.tuning import with_tuning
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -
         await _await_broker(redis, ledger, alias, settings, stopping)
         if stopping.is_set():
             return 0
+        settings = await asyncio.to_thread(with_tuning, path, settings)
         config = engine_config(role, path, settings)
         engine = await asyncio.to_thread(open_engine, config, settings, bridge.emit)
         info = engine.info

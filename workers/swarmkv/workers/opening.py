@@ -7,6 +7,7 @@ from typing import Literal
 
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.settings import Settings
+from swarmkv.workers.engine import spinning
 from swarmkv.workers.engine.jobs import Emit, Engine, EngineConfig
 
 WorkerRole = Literal["prefill", "branch", "all"]
@@ -47,6 +48,7 @@ def open_engine(config: EngineConfig, settings: Settings, emit: Emit) -> Engine:
         from swarmkv.workers.engine.null import NullEngine
 
         return NullEngine(config, emit)
+    spinning.choose(settings.omp_spin_count)
     try:
         from swarmkv.workers.engine.thread import open_engine as open_llama
     except ImportError as exc:
