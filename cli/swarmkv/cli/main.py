@@ -19,8 +19,10 @@ from swarmkv.cli.bench import app as bench
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
+from swarmkv.cli.model import app as model
 from swarmkv.cli.runs import cancel, results, runs, show
 from swarmkv.cli.snapshots import app as snapshots
+from swarmkv.cli.tune import tune
 from swarmkv.cli.up import up
 from swarmkv.cli.workers import worker, workers
 from swarmkv.protocol.errors import SwarmkvError
@@ -38,12 +40,13 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(up, enqueue, runs, show, results, cancel),
-    *(worker, workers, doctor, demo),
+    *(worker, workers, doctor, tune, demo),
 )
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(snapshots, name="snapshots")
 app.add_typer(bench, name="bench")
+app.add_typer(model, name="model")
 
 
 @app.callback(invoke_without_command=True)

@@ -7,6 +7,7 @@ and copies nothing. Not thread-safe, but for `abort`.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -115,6 +116,10 @@ class Context:
         """Bytes that `export_into` will write."""
         return int(llama.llama_state_seq_get_size(self.ptr, sequence))
 
+    def window_export_size(self, sequence: int) -> int:
+        """Those of the sliding-window layers. Of a model without such layers, all of them."""
+        return int(llama.llama_state_seq_get_size_ext(self.ptr, sequence, llama.LLAMA_STATE_SEQ_FLAGS_SWA_ONLY))
+
     def export_into(self, sequence: int, target: memoryview) -> int:
         """Write the state of a sequence into a writable buffer; returns the bytes written.
 
@@ -146,11 +151,12 @@ class Context:
         """Wait for what a GPU still computes."""
         llama.llama_synchronize(self.ptr)
 
-    def measure_bytes_per_token(self) -> int:
+    def measure_bytes_per_token(self, size: Callable[[int], int] | None = None) -> int:
         """State bytes that one more token takes, and a first decode that shows the model runs.
 
-        Uses sequence 0, which must be empty, and leaves it empty.
+        Uses sequence 0, which must be empty, and leaves it empty. `size`: of what part, if not of all.
         """
+        size = size or self.export_size
         batch = Batch(2)
         sizes = []
         for position in range(2):
@@ -158,7 +164,7 @@ class Context:
             batch.add(np.zeros(1, np.int32), position, 0, wants_logits=True)
             self.decode(batch)
             self.logits(batch)
-            sizes.append(self.export_size(0))
+            sizes.append(size(0))
         self.remove(0)
         return sizes[1] - sizes[0]
 

@@ -30,7 +30,7 @@ class Model:
     def __init__(self, path: str | Path, *, n_gpu_layers: int = 0) -> None:
         """Raises ModelError: absent, no GGUF, truncated, or of a kind that cannot be restored and forked."""
         self.path = Path(path)
-        _check_file(self.path)
+        check_file(self.path)
         _check_gpu(n_gpu_layers)
         self.fingerprint = _fingerprint(self.path)
         self.ptr = _load(self.path, n_gpu_layers)
@@ -79,7 +79,8 @@ class Model:
             self.ptr = 0
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
+    """Raise ModelError unless every part of the model is there, can be read and begins as a GGUF does."""
     for part in model_parts(path):
         if part.is_dir():
             raise ModelError(f"{part} is a directory.", hint="Name the GGUF file in it.")
