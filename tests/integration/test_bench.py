@@ -90,3 +90,48 @@ def test_a_wrong_option_is_named_before_anything_is_measured(
     done = home.run("bench", "fanout", "--model", str(tiny_llama_path), *arguments)
     assert done.code == 2
     assert words in done.stderr
+
+
+def test_queue_measures_the_path_without_a_model(home: Home) -> None:
+    _, document = measured(home, "queue", "--jobs", "60", "--starts", "5", "--rounds", "1", "--idle-s", "0.5")
+    [case] = document["cases"]
+    assert set(case["enqueue_to_start_ms"]) == {"p50", "p99"}
+    assert case["jobs_per_s"] > 0
+    assert set(case["idle_cpu_pct"]) == {"broker", "prefill-1", "branch-1"}
+    assert case["redis_commands_per_branch"] > 1
+    assert case["redis_bytes_per_token"] > 0
+
+
+def test_restore_measures_documents_and_wide_snapshots(home: Home, tiny_gemma3_path: Path) -> None:
+    arguments = ("--model", str(tiny_gemma3_path), "--tokens", "200,500", "--wide-gb", "0.05", "--rounds", "2")
+    _, document = measured(home, "restore", *arguments)
+    assert [case["document_tokens"] for case in document["cases"]] == [200, 500, 256]
+    for case in document["cases"]:
+        rates = ("restore_gbps", "memcpy_gbps", "export_gbps", "memcpy_fresh_gbps", "restore_vs_memcpy")
+        assert all(case[name] > 0 for name in (*rates, "export_vs_memcpy", "restore_ms"))
+    wide = document["cases"][-1]
+    assert wide["payload_bytes"] > 256 * 128 * 1024, "128 KB a token"
+    assert wide["export_extra_bytes"] < wide["payload_bytes"] / 2, "no second copy"
+    assert wide["restore_extra_bytes"] < wide["payload_bytes"] / 2, "no second copy"
+
+
+def test_throughput_counts_slots_and_restores(home: Home, tiny_llama_path: Path) -> None:
+    sizes = ("--docs", "2", "--branches", "3", "--workers", "1,2", "--doc-tokens", "200", "--max-tokens", "8")
+    _, document = measured(home, "throughput", "--model", str(tiny_llama_path), *sizes, "--gap-s", "0.05")
+    assert [case["workers"] for case in document["cases"]] == [1, 2]
+    for case in document["cases"]:
+        assert case["branches"] == 6
+        assert 2 / 6 <= case["restores_per_branch"] <= 1
+        assert case["tokens_per_s"] == pytest.approx(6 * 8 / case["wall_s"])
+        assert case["prefill_decode_overlap"] is None or 0 <= case["prefill_decode_overlap"] <= 1
+
+
+def test_soak_follows_memory_files_and_store(home: Home, tiny_llama_path: Path) -> None:
+    arguments = ("--minutes", "0.05", "--doc-tokens", "200", "--model", str(tiny_llama_path))
+    _, document = measured(home, "soak", *arguments)
+    [case] = document["cases"]
+    assert set(case["processes"]) == {"broker", "prefill-1", "branch-1"}
+    assert case["runs_done"] + case["runs_cancelled"] >= 1
+    assert case["store_bytes"]["last"] > 0
+    assert case["out_of_cells"] == 0
+    assert len(case["samples"]) >= 2

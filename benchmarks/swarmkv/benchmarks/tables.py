@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 NOTHING = "-"
+MB = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +126,116 @@ def _with_range(spread: dict[str, float]) -> str:
     return f"{spread['median']:.2f} ({spread['min']:.2f}-{spread['max']:.2f})"
 
 
-_MAKERS: dict[str, Callable[[Document], Iterator[Table]]] = {"fanout": _fanout}
+def _facts(title: str, rows: Iterable[tuple[str, str]]) -> Table:
+    return Table(title, ("what", "measured"), tuple(rows))
+
+
+def _queue(document: Document) -> Iterator[Table]:
+    for case in document["cases"]:
+        start_ms, per_s = case["enqueue_to_start_ms"], case["jobs_per_s_spread"]
+        rows = [
+            ("enqueue to start, p50", number(start_ms["p50"], 1, " ms")),
+            ("enqueue to start, p99", number(start_ms["p99"], 1, " ms")),
+            ("jobs a second", f"{per_s['median']:,.0f} ({per_s['min']:,.0f}-{per_s['max']:,.0f})"),
+            ("Redis commands per branch", number(case["redis_commands_per_branch"], 1)),
+            ("... of them scripts", number(case["redis_scripts_per_branch"], 1)),
+            ("Redis bytes per branch", number(case["redis_bytes_per_branch"], 0)),
+            ("Redis commands per token", number(case["redis_commands_per_token"], 3)),
+            ("Redis bytes per token", number(case["redis_bytes_per_token"], 1)),
+        ]
+        rows += [(f"idle CPU of {name}", number(pct, 2, " %")) for name, pct in case["idle_cpu_pct"].items()]
+        notes = ("Commands that scripts run inside Redis are counted, too.",)
+        yield replace(_facts(f"{case['jobs']:,} jobs without a model, {case['slots']} slots", rows), notes=notes)
+
+
+def _restore(document: Document) -> Iterator[Table]:
+    columns = (
+        *("model", "tokens", "snapshot MB", "prefill s", "restore ms", "restore GB/s", "memcpy GB/s", "share"),
+        *("export ms", "export GB/s", "memcpy, fresh GB/s", "share", "extra MB, export", "restore"),
+    )
+    notes = (
+        "restore: against memcpy into memory whose pages are there; export: into a fresh mapping, against memcpy "
+        "into one.",
+        "extra: what the process grew by beyond the snapshot; a second copy would be as large as the snapshot.",
+    )
+    yield Table("Restore and export", columns, tuple(_restore_row(case) for case in document["cases"]), notes=notes)
+
+
+def _restore_row(case: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        case["model"],
+        f"{case['document_tokens']:,}",
+        number(case["payload_bytes"] / MB, 1),
+        number(case["prefill_s"]),
+        number(case["restore_ms"], 1),
+        number(case["restore_gbps"], 1),
+        number(case["memcpy_gbps"], 1),
+        share(case["restore_vs_memcpy"]),
+        number(case["export_ms"], 1),
+        number(case["export_gbps"], 1),
+        number(case["memcpy_fresh_gbps"], 1),
+        share(case["export_vs_memcpy"]),
+        number(case["export_extra_bytes"] / MB, 1),
+        number(case["restore_extra_bytes"] / MB, 1),
+    )
+
+
+def _throughput(document: Document) -> Iterator[Table]:
+    columns = (
+        *("branch workers", "wall s", "branches/s", "tokens/s", "slots used while work waits"),
+        *("prefill beside decode", "restores per branch", "restores per document", "queue p50 ms", "p99"),
+    )
+    rows = tuple(_throughput_row(case) for case in document["cases"])
+    asked = document["options"]
+    title = f"{asked['docs']} documents of {asked['doc_tokens']:,} tokens x {asked['branches']} branches"
+    yield Table(title, columns, rows)
+
+
+def _throughput_row(case: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        str(case["workers"]),
+        _with_range(case["wall_s_spread"]),
+        number(case["branches_per_s"], 1),
+        number(case["tokens_per_s"], 0),
+        share(case["slot_utilisation"]),
+        share(case["prefill_decode_overlap"]),
+        number(case["restores_per_branch"], 3),
+        number(case["restores_per_document"], 2),
+        number(case["queue_ms"]["p50"], 0),
+        number(case["queue_ms"]["p99"], 0),
+    )
+
+
+def _soak(document: Document) -> Iterator[Table]:
+    for case in document["cases"]:
+        columns = ("process", "memory MB, first", "last", "highest", "MB an hour", "files, first", "last")
+        rows = tuple(_soak_row(name, process) for name, process in case["processes"].items())
+        notes = (
+            f"{case['branches_done']:,} branches of {case['runs_done']:,} runs, and {case['runs_cancelled']:,} "
+            f"cancelled ones; KV cells were short {case['out_of_cells']:,} times",
+            f"store: {case['store_bytes']['last'] / MB:,.1f} MB at the end, {case['store_bytes']['max'] / MB:,.1f} "
+            f"at most; Redis: {case['redis_bytes']['last'] / MB:,.1f} MB",
+        )
+        yield Table(f"{case['minutes']:g} minutes of work", columns, rows, notes=notes)
+
+
+def _soak_row(name: str, process: dict[str, Any]) -> tuple[str, ...]:
+    memory, files = process["memory_bytes"], process["open_files"]
+    return (
+        name,
+        number(memory["first"] / MB, 1),
+        number(memory["last"] / MB, 1),
+        number(memory["max"] / MB, 1),
+        number(memory["per_hour"] / MB, 2),
+        str(files["first"]),
+        str(files["last"]),
+    )
+
+
+_MAKERS: dict[str, Callable[[Document], Iterator[Table]]] = {
+    "fanout": _fanout,
+    "queue": _queue,
+    "restore": _restore,
+    "soak": _soak,
+    "throughput": _throughput,
+}

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -22,6 +22,8 @@ from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import BrokerPlace
 from swarmkv.protocol.settings import load_settings
 from swarmkv.workers.models import resolve_model
+
+N = TypeVar("N", int, float)
 
 app = typer.Typer(help="Measure this machine, against what people would use instead.", no_args_is_help=True)
 
@@ -62,6 +64,90 @@ def fanout(
         llama_server=llama_server,
         vllm=vllm,
     )
+    _run(lambda ground: measure(ground, options), json_file)
+
+
+@app.command()
+def restore(
+    tokens: Annotated[str, typer.Option(metavar="N,N,...", help="Lengths of documents.")] = "1000,4000,16000,30000",
+    wide_gb: Annotated[
+        str, typer.Option(metavar="GB,GB,...", help="Sizes of synthetic snapshots; 0: none.")
+    ] = "0.5,2,5",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of each size.")] = 5,
+    seed: Seed = 0,
+    model: LoadedModel = DEMO,
+    json_file: JsonFile = None,
+) -> None:
+    """Export and restore snapshots, against memcpy of as many bytes."""
+    from swarmkv.benchmarks.restore.benchmark import RestoreOptions, measure
+
+    options = RestoreOptions(
+        model_path=resolve_model(parse_model(model).ref),
+        tokens=_numbers(tokens, "--tokens"),
+        wide_gb=tuple(size for size in _sizes(wide_gb, "--wide-gb") if size),
+        rounds=rounds,
+        seed=seed,
+    )
+    _run(lambda ground: measure(ground, options), json_file)
+
+
+@app.command()
+def queue(
+    jobs: Annotated[int, typer.Option(min=1, help="Branches submitted at once.")] = 1_000,
+    starts: Annotated[int, typer.Option(min=1, help="Branches timed one after another.")] = 200,
+    rounds: Rounds = 3,
+    idle_s: Annotated[float, typer.Option(min=0.1, help="Seconds of rest in which CPU time is counted.")] = 15.0,
+    json_file: JsonFile = None,
+) -> None:
+    """What the queue costs, without a model."""
+    from swarmkv.benchmarks.queue_path import QueueOptions, measure
+
+    options = QueueOptions(jobs, starts, rounds, idle_s)
+    _run(lambda ground: measure(ground, options), json_file)
+
+
+@app.command()
+def throughput(
+    docs: Annotated[int, typer.Option(min=1, help="Documents.")] = 10,
+    branches: Annotated[int, typer.Option(min=1, help="Branches of each document.")] = 20,
+    workers: Annotated[str, typer.Option(metavar="N,N,...", help="Branch workers, each number a case.")] = "1,2",
+    doc_tokens: DocTokens = 3_500,
+    max_tokens: MaxTokens = 32,
+    gap_s: Annotated[float, typer.Option(min=0.001, help="Seconds between arrivals, on average.")] = 1.0,
+    rounds: Rounds = 1,
+    seed: Seed = 0,
+    model: LoadedModel = DEMO,
+    json_file: JsonFile = None,
+) -> None:
+    """Documents that arrive while others are worked on."""
+    from swarmkv.benchmarks.throughput import ThroughputOptions, measure
+
+    options = ThroughputOptions(
+        model_path=resolve_model(parse_model(model).ref),
+        docs=docs,
+        doc_tokens=doc_tokens,
+        branches=branches,
+        max_tokens=max_tokens,
+        workers=_numbers(workers, "--workers"),
+        rounds=rounds,
+        gap_s=gap_s,
+        seed=seed,
+    )
+    _run(lambda ground: measure(ground, options), json_file)
+
+
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 10.0,
+    doc_tokens: DocTokens = 1_500,
+    seed: Seed = 0,
+    model: LoadedModel = DEMO,
+    json_file: JsonFile = None,
+) -> None:
+    """Mixed work for minutes or hours, and what grows meanwhile."""
+    from swarmkv.benchmarks.soak import SoakOptions, measure
+
+    options = SoakOptions(resolve_model(parse_model(model).ref), minutes, doc_tokens, seed)
     _run(lambda ground: measure(ground, options), json_file)
 
 
@@ -123,10 +209,19 @@ def _print(document: dict[str, Any]) -> None:
 
 def _numbers(text: str, option: str) -> tuple[int, ...]:
     """The numbers of a comma-separated option. Raises ConfigError."""
+    return _parsed(text, option, int, least=1, example="2,8,16")
+
+
+def _sizes(text: str, option: str) -> tuple[float, ...]:
+    """The sizes of a comma-separated option. Raises ConfigError."""
+    return _parsed(text, option, float, least=0, example="0.5,2")
+
+
+def _parsed(text: str, option: str, kind: Callable[[str], N], *, least: int, example: str) -> tuple[N, ...]:
     try:
-        numbers = tuple(int(part) for part in text.split(","))
+        values = tuple(kind(part) for part in text.split(","))
     except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise ConfigError(f"{option} {text!r} is no list of numbers.", hint=f"Write {option} 2,8,16.")
-    return numbers
+        values = ()
+    if not values or min(values) < least:
+        raise ConfigError(f"{option} {text!r} is no list of numbers.", hint=f"Write {option} {example}.")
+    return values

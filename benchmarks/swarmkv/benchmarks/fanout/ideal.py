@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 
 from swarmkv.benchmarks.alone import config_for, context_of, feed, feed_prompts, go_on, loaded
-from swarmkv.benchmarks.copying import copy_gbps
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
+from swarmkv.benchmarks.mappings import copy_gbps
 from swarmkv.benchmarks.remote import Remote
 from swarmkv.benchmarks.sizing import Sizing
 from swarmkv.protocol.settings import Settings
