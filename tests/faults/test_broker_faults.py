@@ -112,6 +112,8 @@ async def test_a_broker_that_restarts_costs_neither_workers_nor_work(
     assert heard.ends == {branch.name: 1 for branch in report.branches}
     assert [worker.process.poll() for worker in workers] == [None, None]
     assert [worker.log.count("Loaded") for worker in workers] == [1, 1]
+    for worker in workers:
+        assert 1 <= worker.log.count(" for Redis: ") <= 3 * 3
 
 
 async def test_a_broker_killed_after_it_accepted_runs_still_has_them(
@@ -157,7 +159,7 @@ async def test_a_broker_that_hangs_costs_at_most_a_second_attempt(
     run = await producer.submit(DOCUMENT, [f"Question {n}?" for n in range(12)], sampling=SHORT)
     await until(run, BranchText)
     broker.server.process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: all("waiting for Redis" in worker.log for worker in workers), timeout_s=30)
+    wait_until(lambda: all(" for Redis: " in worker.log for worker in workers), timeout_s=30)
     broker.server.process.send_signal(signal.SIGCONT)
     heard, report = await heard_of(run), await run.report()
     assert report.state == "done"

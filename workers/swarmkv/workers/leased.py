@@ -29,6 +29,7 @@ from swarmkv.protocol.ledger import Ledger, TakenBranch, TakenPrefill
 from swarmkv.protocol.ledger.jobs import Role
 from swarmkv.protocol.messages import WorkerInfo
 from swarmkv.protocol.settings import Settings
+from swarmkv.workers import outage
 from swarmkv.workers.doorbell import Doorbell
 
 logger = logging.getLogger(__name__)
@@ -130,13 +131,15 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self._stopping.set()
 
     async def _announce(self) -> None:
+        is_told = False
         while True:
             try:
                 await self._beat()
                 return
             except BrokerError as exc:
-                logger.warning("waiting for Redis: %s", exc.message, extra={"action": "broker_lost"})
-                await self._retry_pause()
+                outage.tell("waiting for Redis", exc, is_told=is_told)
+                is_told = True
+            await self._retry_pause()
 
     async def _wind_down(self) -> None:
         """Finish within the grace time, hand back the rest."""
@@ -173,13 +176,16 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
     # -- jobs
 
     async def _take_loop(self) -> None:
+        is_told = False
         while True:
             try:
                 await self._poll_iteration()
             except (BrokerError, RedisError, OSError) as exc:
-                logger.warning("waiting for Redis: %s", exc, extra={"action": "broker_lost"})
+                outage.tell("waiting for Redis", exc, is_told=is_told)
+                is_told = True
                 await self._retry_pause()
                 continue
+            is_told = False
             await self.bell.wait(self.settings.poll_s)
 
     async def _poll_iteration(self) -> None:
@@ -283,13 +289,15 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
         Raises BrokerError when waiting does not help; the job's lease then runs out.
         """
+        is_told = False
         while True:
             try:
                 return await call()
             except BrokerError as exc:
                 if not exc.is_passing:
                     raise
-                logger.warning("waiting for Redis: %s", exc.message, extra={"action": "broker_lost"})
+                outage.tell("waiting for Redis", exc, is_told=is_told)
+                is_told = True
             await self._retry_pause()
 
     async def _guarded(self, call: Callable[[], Awaitable[object]]) -> None:

@@ -8,7 +8,6 @@ branch ended ─▶ finish(outcome)   ─┘  at once ─▶ its text, then all 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -17,8 +16,7 @@ from dataclasses import dataclass, field
 from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.events import BranchText, Event
 from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch
-
-logger = logging.getLogger(__name__)
+from swarmkv.workers import outage
 
 RETRY_S = 0.5
 
@@ -115,10 +113,12 @@ class Outbox:
             spoken.offset += len(text)
 
     async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
+        is_told = False
         while True:
             try:
                 await write()
                 return
             except BrokerError as exc:
-                logger.warning("waiting for Redis: %s", exc.message, extra={"action": "broker_lost"})
+                outage.tell("unwritten results wait for Redis", exc, is_told=is_told)
+                is_told = True
                 await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
