@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,36 @@ def test_a_build_for_a_better_cpu_is_a_problem_naming_what_is_lacking() -> None:
 def test_a_build_that_leaves_out_what_the_cpu_has_is_a_warning() -> None:
     finding = checks.compare_cpu(BUILT - {"AVX2"}, FLAGS)
     assert (finding.verdict, "AVX2" in finding.message) == ("warning", True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ("avx512f", "AVX512"),
+        ("avx512vbmi", "AVX512_VBMI"),
+        ("avx512_vnni", "AVX512_VNNI"),
+        ("avx512_bf16", "AVX512_BF16"),
+        ("avx_vnni", "AVX_VNNI"),
+        ("amx_int8", "AMX_INT8"),
+        ("asimddp", "DOTPROD"),
+        ("i8mm", "MATMUL_INT8"),
+        ("sve", "SVE"),
+    ],
+)
+def test_every_vector_unit_that_a_build_leaves_out_is_named(flag: str, name: str) -> None:
+    finding = checks.compare_cpu(BUILT, FLAGS | {flag})
+    assert (finding.verdict, finding.message) == ("warning", f"the build leaves out {name}")
+    assert "Rebuild" in finding.remedy
+    assert checks.compare_cpu(BUILT | {name}, FLAGS | {flag}).verdict == "ok"
+
+
+def test_llama_cpp_knows_its_features_by_these_names() -> None:
+    package = importlib.util.find_spec("llama_cpp")
+    assert package is not None
+    assert package.origin is not None
+    libraries = (Path(package.origin).parent / "lib").glob("libggml-cpu*")
+    code = b"".join(path.read_bytes() for path in libraries if not path.is_symlink())
+    assert [name for name in checks._CPU_FLAGS if name.encode() + b"\0" not in code] == []
 
 
 def test_a_cpu_that_says_nothing_gives_no_verdict() -> None:
