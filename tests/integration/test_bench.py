@@ -135,3 +135,30 @@ def test_soak_follows_memory_files_and_store(home: Home, tiny_llama_path: Path) 
     assert case["store_bytes"]["last"] > 0
     assert case["out_of_cells"] == 0
     assert len(case["samples"]) >= 2
+
+
+def test_a_report_has_charts_and_the_tables_of_every_file(home: Home, tiny_llama_path: Path) -> None:
+    fanout(home, tiny_llama_path, "--branches", "1,2", "--schemes", "swarmkv,reprefill,ideal")
+    tiny = ("--model", str(tiny_llama_path))
+    measured(home, "restore", *tiny, "--tokens", "100", "--wide-gb", "0", "--rounds", "1")
+    measured(home, "soak", *tiny, "--minutes", "0.02", "--doc-tokens", "100")
+    files = [str(home.directory / f"{name}.json") for name in ("fanout", "restore", "soak")]
+    done = home.run("bench", "report", *files, "-o", str(home.directory / "out"))
+    assert done.code == 0, done.stderr
+    charts = sorted(path.name for path in (home.directory / "out").glob("*.png"))
+    assert charts == [
+        *("fanout-cold.png", "fanout-ready.png", "fanout-speedup.png"),
+        *("restore-bandwidth.png", "soak-memory.png"),
+    ]
+    page = (home.directory / "out" / "benchmarks.md").read_text()
+    assert all(f"({chart})" in page for chart in charts)
+    assert "swarmkv bench fanout --doc-tokens 300 --branches 1,2 --max-tokens 4 --rounds 1 --seed 0" in page
+    assert "| reprefill |" in page
+
+
+def test_a_report_of_something_else_is_refused(home: Home) -> None:
+    path = home.directory / "other.json"
+    path.write_text("[1]")
+    done = home.run("bench", "report", str(path), "-o", str(home.directory / "out"))
+    assert done.code == 2
+    assert "is no document of a benchmark" in done.stderr

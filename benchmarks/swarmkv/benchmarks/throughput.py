@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from swarmkv.benchmarks.corpus import Corpus, Text, open_corpus
-from swarmkv.benchmarks.environment import document
+from swarmkv.benchmarks.environment import document, engine_settings
 from swarmkv.benchmarks.fanout.system import greedy
 from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.installation import Installation, installed
@@ -74,7 +74,7 @@ def measure(ground: Ground, options: ThroughputOptions) -> dict[str, Any]:
     with open_corpus(options.model_path, ground.sample, options.seed) as corpus:
         asked = {**asdict(options), "model_path": options.model_path.name}
         cases = asyncio.run(_measure(ground, options, corpus))
-        return document("throughput", asked, cases, model=corpus.facts())
+        return document("throughput", asked, cases, model=corpus.facts(), settings=engine_settings(ground.settings))
 
 
 async def _measure(ground: Ground, options: ThroughputOptions, corpus: Corpus) -> list[dict[str, Any]]:

@@ -1,15 +1,16 @@
-"""BF16 weights of a model, made once by llama.cpp's own call and kept in the cache."""
+"""BF16 weights of a model, made once and kept in the cache."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from swarmkv.benchmarks.errors import BenchFailed
-from swarmkv.workers.engine.backend import last_error, llama
 from swarmkv.workers.models import cache_dir
 
-MOSTLY_BF16 = 32  # LLAMA_FTYPE_MOSTLY_BF16
+_QUANTISER = "swarmkv.workers.engine.quantize"
 
 
 def bf16_of(path: Path) -> Path:
@@ -19,12 +20,11 @@ def bf16_of(path: Path) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_suffix(f".{os.getpid()}.part")
-    params = llama.llama_model_quantize_default_params()
-    params.ftype = MOSTLY_BF16
-    params.allow_requantize = True
+    argv = [sys.executable, "-P", "-m", _QUANTISER, str(path), str(partial), "bf16", "0"]
     try:
-        if llama.llama_model_quantize(os.fsencode(path), os.fsencode(partial), params):
-            raise BenchFailed(f"{path} cannot be turned into BF16: {last_error()}.")
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BenchFailed(f"{path} cannot be turned into BF16: {done.stderr.strip()}")
         partial.replace(target)
     finally:
         partial.unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from swarmkv.cli.models import DEFAULT_ALIAS, DEMO, parse_model
 from swarmkv.cli.options import LoadedModel
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import BrokerPlace
-from swarmkv.protocol.settings import load_settings
+from swarmkv.protocol.settings import Settings, load_settings
 from swarmkv.workers.models import resolve_model
 
 N = TypeVar("N", int, float)
@@ -53,18 +53,19 @@ def fanout(
     json_file: JsonFile = None,
 ) -> None:
     """One document, many prompts, through every scheme."""
+    path, settings = _model(model)
     from swarmkv.benchmarks.fanout.benchmark import FanoutOptions, measure
     from swarmkv.benchmarks.fanout.compare import Plan
 
     options = FanoutOptions(
-        model_path=resolve_model(parse_model(model).ref),
+        model_path=path,
         plan=Plan(doc_tokens, _numbers(branches, "--branches"), max_tokens, rounds),
         seed=seed,
         schemes=tuple(schemes.split(",")) if schemes else None,
         llama_server=llama_server,
         vllm=vllm,
     )
-    _run(lambda ground: measure(ground, options), json_file)
+    _run(settings, lambda ground: measure(ground, options), json_file)
 
 
 @app.command()
@@ -79,16 +80,17 @@ def restore(
     json_file: JsonFile = None,
 ) -> None:
     """Export and restore snapshots, against memcpy of as many bytes."""
+    path, settings = _model(model)
     from swarmkv.benchmarks.restore.benchmark import RestoreOptions, measure
 
     options = RestoreOptions(
-        model_path=resolve_model(parse_model(model).ref),
+        model_path=path,
         tokens=_numbers(tokens, "--tokens"),
         wide_gb=tuple(size for size in _sizes(wide_gb, "--wide-gb") if size),
         rounds=rounds,
         seed=seed,
     )
-    _run(lambda ground: measure(ground, options), json_file)
+    _run(settings, lambda ground: measure(ground, options), json_file)
 
 
 @app.command()
@@ -103,7 +105,7 @@ def queue(
     from swarmkv.benchmarks.queue_path import QueueOptions, measure
 
     options = QueueOptions(jobs, starts, rounds, idle_s)
-    _run(lambda ground: measure(ground, options), json_file)
+    _run(load_settings(), lambda ground: measure(ground, options), json_file)
 
 
 @app.command()
@@ -120,10 +122,11 @@ def throughput(
     json_file: JsonFile = None,
 ) -> None:
     """Documents that arrive while others are worked on."""
+    path, settings = _model(model)
     from swarmkv.benchmarks.throughput import ThroughputOptions, measure
 
     options = ThroughputOptions(
-        model_path=resolve_model(parse_model(model).ref),
+        model_path=path,
         docs=docs,
         doc_tokens=doc_tokens,
         branches=branches,
@@ -133,7 +136,7 @@ def throughput(
         gap_s=gap_s,
         seed=seed,
     )
-    _run(lambda ground: measure(ground, options), json_file)
+    _run(settings, lambda ground: measure(ground, options), json_file)
 
 
 @app.command()
@@ -145,17 +148,44 @@ def soak(
     json_file: JsonFile = None,
 ) -> None:
     """Mixed work for minutes or hours, and what grows meanwhile."""
+    path, settings = _model(model)
     from swarmkv.benchmarks.soak import SoakOptions, measure
 
-    options = SoakOptions(resolve_model(parse_model(model).ref), minutes, doc_tokens, seed)
-    _run(lambda ground: measure(ground, options), json_file)
+    options = SoakOptions(path, minutes, doc_tokens, seed)
+    _run(settings, lambda ground: measure(ground, options), json_file)
 
 
-def _run(measure: Callable[[Any], dict[str, Any]], json_file: Path | None) -> None:
+@app.command()
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Documents that --json wrote.")],
+    directory: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where charts and page go.")],
+) -> None:
+    """Charts (PNG) and a Markdown page of what was measured."""
+    from swarmkv.benchmarks.report import write_report
+
+    for path in write_report(files, directory):
+        output.note(str(path))
+
+
+def _model(ref: str) -> tuple[Path, Settings]:
+    """The model's file, and the settings that workers would have for it.
+
+    Called before any import of the engine, which reads its environment once. Raises ModelError, ConfigError.
+    """
+    from swarmkv.workers.engine import spinning
+    from swarmkv.workers.tuning import with_tuning
+
+    path = resolve_model(parse_model(ref).ref)
+    settings = with_tuning(path, load_settings())
+    spinning.choose(settings.omp_spin_count)
+    return path, settings
+
+
+def _run(settings: Settings, measure: Callable[[Any], dict[str, Any]], json_file: Path | None) -> None:
     """Measure on a private stage, print the tables, write the document."""
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"There is no directory {json_file.parent}.", hint="Check --json.")
-    with _ground() as ground:
+    with _ground(settings) as ground:
         document = measure(ground)
     _print(document)
     if json_file is not None:
@@ -163,7 +193,7 @@ def _run(measure: Callable[[Any], dict[str, Any]], json_file: Path | None) -> No
 
 
 @contextmanager
-def _ground() -> Iterator[Any]:
+def _ground(settings: Settings) -> Iterator[Any]:
     """Where benchmarks run: everything that they start or write is gone afterwards, also after SIGTERM."""
     from swarmkv.benchmarks.ground import Ground
 
@@ -172,7 +202,7 @@ def _ground() -> Iterator[Any]:
         yield Ground(
             directory=stage.directory,
             store=stage.store,
-            settings=load_settings(),
+            settings=settings,
             sample=load_sample().document.decode(),
             broker_argv=_broker_argv,
             worker_argv=_worker_argv,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swarmkv.benchmarks.corpus import Corpus, open_corpus
-from swarmkv.benchmarks.environment import document
+from swarmkv.benchmarks.environment import document, engine_settings
 from swarmkv.benchmarks.fanout.case import Scheme
 from swarmkv.benchmarks.fanout.compare import Comparison, Family, Plan
 from swarmkv.benchmarks.fanout.context_per_branch import ContextPerBranch
@@ -65,8 +65,11 @@ class FanoutOptions:
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "doc_tokens": self.plan.document_tokens,
+            "branches": list(self.plan.branches),
+            "max_tokens": self.plan.max_tokens,
+            "rounds": self.plan.rounds,
             "seed": self.seed,
-            **asdict(self.plan),
             "schemes": list(self.chosen),
             "llama_server": str(self.llama_server or ""),
             "vllm": str(self.vllm or ""),
@@ -82,7 +85,12 @@ def measure(ground: Ground, options: FanoutOptions) -> dict[str, Any]:
         sizing = Sizing(plan.document_tokens, max(plan.branches), own_tokens)
         families = list(_families(ground, options, corpus, sizing))
         cases = Comparison(plan, families, corpus, ground.say).run()
-        return document("fanout", options.as_json(), cases, model=corpus.facts(), weights=_weights(options))
+        facts = {
+            "model": corpus.facts(),
+            "weights": _weights(options),
+            "settings": engine_settings(ground.settings),
+        }
+        return document("fanout", {**options.as_json(), "slots": sizing.slots}, cases, **facts)
 
 
 def _families(ground: Ground, options: FanoutOptions, corpus: Corpus, sizing: Sizing) -> Iterable[Family]:

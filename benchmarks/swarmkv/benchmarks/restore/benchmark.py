@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmkv.benchmarks.corpus import open_corpus
-from swarmkv.benchmarks.environment import document
+from swarmkv.benchmarks.environment import document, engine_settings
 from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.remote import Remote
 from swarmkv.benchmarks.restore.documents import Snapshots
@@ -42,7 +42,7 @@ def measure(ground: Ground, options: RestoreOptions) -> dict[str, Any]:
         snapshots.close()
     cases += _wide(ground, options)
     asked = {"tokens": options.tokens, "wide_gb": options.wide_gb, "rounds": options.rounds, "seed": options.seed}
-    return document("restore", asked, cases, model=facts)
+    return document("restore", asked, cases, model=facts, settings=engine_settings(ground.settings))
 
 
 def _wide(ground: Ground, options: RestoreOptions) -> Iterator[dict[str, Any]]:
