@@ -10,7 +10,14 @@ import pytest
 
 from swarmkv.producer import Producer, SyncProducer
 from swarmkv.protocol.broker import connect
-from swarmkv.protocol.errors import BrokerError, ConfigError, RunNotFinished, RunNotFound, UnknownModel
+from swarmkv.protocol.errors import (
+    BrokerError,
+    ConfigError,
+    ProtocolError,
+    RunNotFinished,
+    RunNotFound,
+    UnknownModel,
+)
 from swarmkv.protocol.events import RunDone, RunWarning
 from swarmkv.protocol.settings import Settings
 from tests.conftest import server_binary, start_server, stop_server
@@ -53,13 +60,15 @@ async def test_waiting_longer_than_asked_for_is_an_error_and_the_run_goes_on(pro
 
 
 async def test_an_unknown_run_is_an_error_and_never_a_hang(producer: Producer) -> None:
-    run = producer.run("0123456789ab")
-    for call in (run.report(), run.results(20), run.cancel()):
-        with pytest.raises(RunNotFound, match="0123456789ab"):
-            await call
-    with pytest.raises(RunNotFound):
-        async for _ in run.events():
-            pass
+    known = await producer.submit("text", ["What?"], any_model=True)
+    for run_id in ("0123456789ab", f"{known.id}:branch:0", f"{known.id}:events", "", "\ud800", "*"):
+        run = producer.run(run_id)
+        for call in (run.report(), run.results(20), run.cancel()):
+            with pytest.raises(RunNotFound):
+                await call
+        with pytest.raises(RunNotFound):
+            async for _ in run.events():
+                pass
 
 
 async def test_a_document_is_stored_once_and_never_in_a_job(producer: Producer, settings: Settings) -> None:
@@ -108,7 +117,8 @@ async def test_a_wrong_password_and_a_wrong_database_are_named(tmp_path: Path) -
 def test_a_url_that_is_none_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    for url in ("http://host", "localhost:6379"):
+    bad = ["http://host", "localhost:6379", "redis://:s@[::1", "redis://:pw@127.0.0.1:abc/0"]
+    for url in [*bad, "redis://127.0.0.1/abc", "redis://127.0.0.1/0?foo=bar"]:
         with pytest.raises(ConfigError, match="cannot be understood"):
             Producer(url, Settings(_env_file=None))
     with pytest.raises(BrokerError, match="No broker: SWARMKV_REDIS_URL is not set"):
@@ -125,8 +135,14 @@ def test_the_blocking_facade_has_the_same_shape(settings: Settings) -> None:
         assert [row.run_id for row in producer.runs()] == [run.id]
         assert producer.workers() == []
         assert not run.cancel()
+        stream = run.events()
+        next(stream)
         with pytest.raises(UnknownModel):
             producer.submit("text", ["What?"], model="unheard-of")
+    producer.close()
+    with pytest.raises(ConfigError, match="closed"):
+        producer.runs()
+    del stream
 
 
 def test_every_public_method_of_the_async_producer_has_a_blocking_twin() -> None:
@@ -135,6 +151,16 @@ def test_every_public_method_of_the_async_producer_has_a_blocking_twin() -> None
     for twin, original in ((SyncProducer, Producer), (SyncRunHandle, RunHandle)):
         public = {name for name in vars(original) if not name.startswith("_")}
         assert public - {name for name in vars(twin) if not name.startswith("_")} == set()
+
+
+async def test_an_entry_without_events_is_a_protocol_error(producer: Producer, settings: Settings) -> None:
+    run = await producer.submit("text", ["What?"], any_model=True)
+    client = connect(settings.redis_url, timeout_s=5)
+    await client.xadd(f"swarmkv:run:{run.id}:events", {"other": "field"})
+    await client.aclose(close_connection_pool=True)
+    with pytest.raises(ProtocolError):
+        async for _ in run.events():
+            pass
 
 
 async def test_two_submissions_at_the_same_time_queue_one_prefill(producer: Producer, settings: Settings) -> None:

@@ -127,3 +127,18 @@ async def test_cancelling_a_run_ends_it_at_once_and_frees_its_slots(workers: Fle
     assert report.branches[0].finish_reason == "cancelled"
     after = await (await producer.submit(DOCUMENT, ["And now?"], sampling=GREEDY)).results(20)
     assert after.state == "done"
+
+
+async def test_texts_that_cannot_fit_are_refused_without_being_tokenised(
+    workers: Fleet, producer: Producer, settings: Settings
+) -> None:
+    endless = "x" * 1_000_000  # this vocabulary takes minutes to tokenise it
+    run = await producer.submit(DOCUMENT, [("long", endless), ("short", "What?")], sampling=GREEDY)
+    report = await run.results(20)
+    assert report["short"].state == "done"
+    assert report["long"].error is not None
+    assert report["long"].error.code == "branch_too_long"
+    assert f"the context holds {settings.n_ctx:,}" in report["long"].error.message
+    whole = await (await producer.submit(endless, ["What?"], sampling=GREEDY)).results(20)
+    assert whole.error is not None
+    assert whole.error.code == "prefix_too_long"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from swarmkv.producer import BranchSpec, Producer, Sampling
-from swarmkv.protocol.errors import InvalidBranch, InvalidDocument, InvalidInput, SwarmkvError
+from swarmkv.protocol.errors import BrokerError, InvalidBranch, InvalidDocument, InvalidInput, SwarmkvError
 from swarmkv.protocol.settings import Settings
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
@@ -22,9 +23,9 @@ async def producer() -> AsyncIterator[Producer]:
         yield producer
 
 
-async def refused(producer: Producer, document: str | bytes, branches: object, **options: object) -> SwarmkvError:
+async def refused(producer: Producer, document: Any, branches: Any, **options: Any) -> SwarmkvError:
     with pytest.raises(InvalidInput) as caught:
-        await producer.submit(document, branches, **options)  # type: ignore[arg-type]
+        await producer.submit(document, branches, **options)
     assert caught.value.hint
     return caught.value
 
@@ -35,6 +36,10 @@ async def refused(producer: Producer, document: str | bytes, branches: object, *
         ("", "empty"),
         (b"", "empty"),
         (" \n\t ", "nothing but white space (4 bytes)"),
+        ("\u2003\u00a0\u3000", "nothing but white space"),
+        ("\u200b\ufeff", "nothing but white space"),
+        (None, "a NoneType"),
+        (7, "a int"),
         (b"PDF \xff\xfe", "byte 0xff at offset 4"),
         ("café".encode("latin-1"), "byte 0xe9 at offset 3"),
         ("naïve"[:2].encode() + "ï".encode()[:1], "offset 2"),
@@ -44,9 +49,7 @@ async def refused(producer: Producer, document: str | bytes, branches: object, *
         ("x" * 1001, "1,001 bytes; the limit is 1,000"),
     ],
 )
-async def test_a_bad_document_is_refused_saying_where(
-    producer: Producer, document: str | bytes, words: str
-) -> None:
+async def test_a_bad_document_is_refused_saying_where(producer: Producer, document: Any, words: str) -> None:
     error = await refused(producer, document, ["What?"])
     assert isinstance(error, InvalidDocument)
     assert words in error.message
@@ -59,6 +62,13 @@ async def test_a_bad_document_is_refused_saying_where(
         ("What?", "one string"),
         ([""], "prompt of branch 'branch-1' is empty"),
         (["What?", " \n"], "prompt of branch 'branch-2' is empty"),
+        (["\u2003"], "is empty"),
+        ({"a": "What?"}, "The branches are a dict"),
+        (7, "The branches are a int"),
+        ([BranchSpec.model_construct(**{"name": "a", "prompt": None})], "prompt=None"),
+        ([BranchSpec(name="a", prompt="b", sampling=Sampling.model_construct(temperature=-1))], "temperature"),
+        ([{"prompt": "What?", "sampling": {"top_k": 10**20}}], "sampling.top_k"),
+        ([{"prompt": "What?", "sampling": {"logit_bias": {10**25: 1.0}}}], "sampling.logit_bias"),
         (["a\0"], "NUL byte at offset 1"),
         (["\udc00"], "lone surrogate"),
         ([("../etc", "What?")], "'../etc' is not allowed"),
@@ -86,14 +96,24 @@ async def test_a_bad_branch_is_refused_naming_it(producer: Producer, branches: o
     [
         {"deadline_s": 0},
         {"deadline_s": float("nan")},
+        {"deadline_s": "5"},
         {"model": "../x"},
+        {"model": None},
+        {"name": 7},
+        {"template": "{prompt} {document}"},
+        {"template": "{document}"},
         {"name": "n" * 201},
         {"system": "a\0"},
         {"template": "\ud800"},
     ],
 )
-async def test_a_bad_option_is_refused(producer: Producer, options: dict[str, object]) -> None:
+async def test_a_bad_option_is_refused(producer: Producer, options: dict[str, Any]) -> None:
     await refused(producer, GOOD, ["What?"], **options)
+
+
+async def test_branches_may_come_from_a_generator(producer: Producer) -> None:
+    with pytest.raises(BrokerError):
+        await producer.submit(GOOD, (text for text in ["What?"]))  # type: ignore[arg-type]
 
 
 async def test_seeds_are_drawn_once_so_that_a_retry_draws_the_same_tokens() -> None:

@@ -15,6 +15,7 @@ from swarmkv.producer.validate import (
     checked_branches,
     checked_document,
     checked_name,
+    checked_template,
     checked_text,
 )
 from swarmkv.protocol.broker import connect
@@ -81,7 +82,7 @@ class Producer:
             model=model,
             document=digest_bytes(data),
             system=checked_text(system, "The system text", self._settings.max_prompt_bytes),
-            template=checked_text(template, "The template", self._settings.max_prompt_bytes),
+            template=checked_template(template, self._settings.max_prompt_bytes),
         )
         run_id = secrets.token_hex(6)
         spec = RunSpec(
@@ -130,8 +131,8 @@ class Producer:
 def _deadline_ms(deadline_s: float | None, settings: Settings) -> int:
     if deadline_s is None:
         return settings.deadline_ms
-    if not 0 < deadline_s <= 31_536_000:
+    if not isinstance(deadline_s, int | float) or not 0 < deadline_s <= 31_536_000:
         raise InvalidInput(
-            f"The deadline of {deadline_s:g} s is out of range.", hint="Use more than 0 and at most a year."
+            f"The deadline of {deadline_s} s is out of range.", hint="Use more than 0 and at most a year."
         )
     return max(1, int(deadline_s * 1000))

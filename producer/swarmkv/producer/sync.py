@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 from swarmkv.producer.handle import RunHandle
 from swarmkv.producer.producer import Producer
 from swarmkv.producer.validate import BranchLike
+from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.events import Event, RunWarning
 from swarmkv.protocol.ledger import LiveWorker, RunSummary
 from swarmkv.protocol.messages import RunReport
@@ -30,7 +31,14 @@ class _LoopThread:
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarmkv-sync", daemon=True)
         self._thread.start()
 
+    @property
+    def is_stopped(self) -> bool:
+        return self._loop.is_closed()
+
     def call(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.is_stopped:
+            work.close()
+            raise ConfigError("This producer is closed.", hint="Open a new SyncProducer.")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -77,7 +85,8 @@ class SyncRunHandle:
                 except StopAsyncIteration:
                     return
         finally:
-            self._loop.call(_close(stream))
+            if not self._loop.is_stopped:
+                self._loop.call(_close(stream))
 
     def cancel(self) -> bool:
         """See RunHandle.cancel."""
@@ -113,9 +122,10 @@ class SyncProducer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
-        self._loop.call(self._producer.close())
-        self._loop.stop()
+        """Close the connections and end the thread. Any number of times."""
+        if not self._loop.is_stopped:
+            self._loop.call(self._producer.close())
+            self._loop.stop()
 
     def submit(self, document: str | bytes, branches: Sequence[BranchLike], **options: Any) -> SyncRunHandle:
         """See Producer.submit; `options` are its keyword arguments."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from swarmkv.protocol.errors import InvalidBranch, InvalidDocument, InvalidInput
 from swarmkv.protocol.messages import BranchSpec, Sampling
 from swarmkv.protocol.settings import Settings
+from swarmkv.protocol.template import split_template
 
 BranchLike = BranchSpec | Mapping[str, object] | tuple[str, str] | str
 
@@ -26,7 +28,7 @@ def checked_document(document: str | bytes, settings: Settings) -> bytes:
         raise InvalidDocument(exc.message, hint=exc.hint) from exc
     if not data:
         raise InvalidDocument("The document is empty.", hint="Give at least one character of text.")
-    if data.isspace():
+    if _is_blank(data.decode()):
         raise InvalidDocument(
             f"The document holds nothing but white space ({len(data):,} bytes).", hint="Give some text."
         )
@@ -44,6 +46,11 @@ def checked_branches(
     """The branches with names and seeds filled in; raises InvalidBranch."""
     if isinstance(branches, str | bytes):
         raise InvalidBranch("The branches are one string.", hint="Give a list of prompts.")
+    if isinstance(branches, Mapping) or not isinstance(branches, Iterable):
+        raise InvalidBranch(
+            f"The branches are a {type(branches).__name__}.", hint="Give a list of prompts or (name, prompt) pairs."
+        )
+    branches = list(branches)
     if not branches:
         raise InvalidBranch("The run has no branches.", hint="Give at least one prompt.")
     if len(branches) > settings.max_branches:
@@ -65,7 +72,7 @@ def checked_prompt(prompt: str, what: str, settings: Settings) -> None:
         data = _utf8(prompt, what)
     except InvalidInput as exc:
         raise InvalidBranch(exc.message, hint=exc.hint) from exc
-    if not data or data.isspace():
+    if _is_blank(prompt):
         raise InvalidBranch(f"{what} is empty.", hint="Give it some text.")
     if len(data) > settings.max_prompt_bytes:
         raise InvalidBranch(
@@ -86,6 +93,8 @@ def checked_text(text: str | None, what: str, max_bytes: int) -> str | None:
 
 def checked_name(name: str, what: str) -> str:
     """A name that is safe in keys, paths and terminals; raises InvalidBranch."""
+    if not isinstance(name, str):
+        raise InvalidBranch(f"{what} is a {type(name).__name__}.", hint=_NAME_RULE)
     if not _NAME.fullmatch(name):
         short = name if len(name) <= 40 else f"{name[:40]}… ({len(name)} characters)"
         raise InvalidBranch(f"{what} {short!r} is not allowed.", hint=_NAME_RULE)
@@ -105,7 +114,7 @@ def _branch(item: BranchLike, position: int, default: Sampling) -> BranchSpec:
     try:
         match item:
             case BranchSpec():
-                return item
+                return BranchSpec.model_validate(item.model_dump())  # it may have been made unchecked
             case str():
                 return BranchSpec(name=f"branch-{position}", prompt=item, sampling=default)
             case (str() as name, str() as prompt):
@@ -143,6 +152,19 @@ def _seeded(spec: BranchSpec) -> BranchSpec:
     return spec.model_copy(update={"sampling": sampling})
 
 
+def _is_blank(text: str) -> bool:
+    """Nothing that could be seen: white space of any kind, and characters of no width."""
+    return all(char.isspace() or unicodedata.category(char) == "Cf" for char in text)
+
+
+def checked_template(template: str | None, max_bytes: int) -> str | None:
+    """A template that has its two places, in order; raises InvalidInput."""
+    checked_text(template, "The template", max_bytes)
+    if template is not None:
+        split_template(template)
+    return template
+
+
 def _utf8(text: str | bytes, what: str) -> bytes:
     if isinstance(text, bytes):
         try:
@@ -153,6 +175,8 @@ def _utf8(text: str | bytes, what: str) -> bytes:
                 hint="Convert it to UTF-8 text first; binary formats such as PDF must be extracted.",
             ) from exc
         data = text
+    elif not isinstance(text, str):
+        raise InvalidInput(f"{what} is a {type(text).__name__}.", hint="Give text.")
     else:
         try:
             data = text.encode()

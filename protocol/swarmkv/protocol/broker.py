@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 from arq.connections import ArqRedis
@@ -40,6 +41,7 @@ def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedi
             hint="Set SWARMKV_REDIS_URL, or start one with `swarmkv up`.",
         )
     try:
+        _check_database(url)
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=max_connections,
@@ -48,7 +50,9 @@ def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedi
             socket_connect_timeout=timeout_s,
             health_check_interval=0,
         )
-    except ValueError as exc:
+        probe: Any = pool
+        probe.make_connection()  # refuses options that it does not know; sends nothing
+    except (ValueError, TypeError) as exc:
         raise ConfigError(
             f"The Redis URL {shown(url)!r} cannot be understood: {exc}.",
             hint="Use redis://[user:password@]host:port/database, rediss:// for TLS, or unix:///path/to/socket.",
@@ -57,12 +61,23 @@ def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedi
 
 
 def shown(url: str) -> str:
-    """The URL without its password, for messages and logs."""
+    """The URL without its password, for messages and logs; of one that cannot be read, nothing but its scheme."""
+    try:
+        parts = urlsplit(url)
+        if parts.password is None:
+            return url
+        netloc = f"{parts.username or ''}:***@{parts.hostname or ''}"
+        return parts._replace(netloc=netloc + (f":{parts.port}" if parts.port else "")).geturl()
+    except ValueError:
+        return f"{url.partition('://')[0]}://…"
+
+
+def _check_database(url: str) -> None:
+    """redis-py takes a database that is no number for database 0."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    netloc = f"{parts.username or ''}:***@{parts.hostname or ''}"
-    return parts._replace(netloc=netloc + (f":{parts.port}" if parts.port else "")).geturl()
+    database = parts.path.strip("/") if parts.scheme in ("redis", "rediss") else ""
+    if database and not database.isdecimal():
+        raise ValueError(f"the database {database!r} is no number")
 
 
 @contextmanager

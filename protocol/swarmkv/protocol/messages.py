@@ -19,6 +19,8 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 FINAL_RUN_STATES: frozenset[RunState] = frozenset({"done", "completed_with_errors", "failed", "cancelled"})
 FINAL_BRANCH_STATES: frozenset[BranchState] = frozenset({"done", "failed", "cancelled"})
 
+INT32_MAX = 2**31 - 1
+TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -37,7 +39,7 @@ class Sampling(Message):
     """
 
     temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.8
-    top_k: Annotated[int, Field(ge=0)] = 40
+    top_k: Annotated[int, Field(ge=0, le=INT32_MAX)] = 40
     top_p: UnitInterval = 0.95
     min_p: UnitInterval = 0.05
     typical_p: UnitInterval = 1.0
@@ -46,7 +48,7 @@ class Sampling(Message):
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     seed: Annotated[int, Field(ge=0, le=0xFFFFFFFF)] | None = None
-    logit_bias: dict[int, float] = Field(default_factory=dict, max_length=1024)
+    logit_bias: dict[TokenId, float] = Field(default_factory=dict, max_length=1024)
     max_tokens: Annotated[int, Field(ge=1, le=1_000_000)] = 256
     stop: tuple[Annotated[str, Field(min_length=1, max_length=256)], ...] = Field(default=(), max_length=16)
     ignore_eos: bool = False

@@ -98,15 +98,30 @@ def find_live(place: BrokerPlace) -> Path | None:
 
 
 def is_live(path: Path) -> bool:
-    """Whether a server on this unix socket answers PING with a Redis reply."""
+    """Whether a server on this unix socket answers PING with a Redis reply, be it an error.
+
+    One that still loads its data (-LOADING) or cannot write it (-MISCONF) is there: what it says of itself
+    helps, and a second server on its data would not.
+    """
+    return _answer(path).startswith((b"+", b"-"))
+
+
+def is_ready(path: Path) -> bool:
+    """Whether it is live and has loaded its data."""
+    answer = _answer(path)
+    return answer.startswith((b"+", b"-")) and not answer.startswith(b"-LOADING")
+
+
+def _answer(path: Path) -> bytes:
+    """The first bytes of what a server on `path` answers to PING; none when nobody does."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(_ANSWER_TIMEOUT_S)
             client.connect(str(path))
             client.sendall(b"PING\r\n")
-            return client.recv(64).startswith(b"+PONG")
+            return client.recv(64)
     except OSError:
-        return False
+        return b""
 
 
 def check_private(directory: Path) -> None:

@@ -156,7 +156,7 @@ class StoreDirectory:
 
     def _unusable(self, exc: OSError, name: str = "") -> ConfigError:
         return ConfigError(
-            f"SWARMKV_STORE_DIR={self.path} cannot be used: {name or 'it'}: {exc.strerror}.",
+            f"SWARMKV_STORE_DIR={self.path} cannot be used: {f'{name}: ' if name else ''}{exc.strerror}.",
             hint="Name a directory (not a symbolic link) that this user can write to.",
         )
 

@@ -153,6 +153,10 @@ class SnapshotStore:
         entries = (self._entry(file) for file in files if file.key is not None)
         return [entry for entry in entries if entry is not None]
 
+    def holds(self, key: str) -> bool:
+        """Whether the store has a file of this key, be it readable or not."""
+        return any(file.key == key for file in self._files())
+
     def remove(self, key: str) -> bool:
         """Remove a snapshot, or a damaged file of that key.
 

@@ -26,6 +26,7 @@ from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch, error_info
 from swarmkv.protocol.messages import (
     BranchResult,
     BranchTimings,
+    Sampling,
     TokenCounts,
     WorkerInfo,
 )
@@ -88,7 +89,16 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             self._engine.cancel(job_id)
 
     def _side_tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
-        return {**super()._side_tasks(), "outbox": self._outbox.run}
+        return {**super()._side_tasks(), "outbox": self._outbox.run, "tidy": self._tidy_loop}
+
+    async def _tidy_loop(self) -> None:
+        """A file that was evicted gives its room back only when nobody has it mapped any more."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s)
+            try:
+                self._snapshots.drop_evicted()
+            except (OSError, SwarmkvError) as exc:  # the directory is gone: opening a snapshot will say so
+                logger.debug("store: %s", exc, extra={"action": "store_problem"})
 
     async def serve(self) -> None:
         """Work until `stop`; mappings are closed afterwards."""
@@ -120,7 +130,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         start_s = time.monotonic()
         async with self._snapshots.lease(taken.snapshot) as snapshot:
             job = await asyncio.to_thread(self._admit, taken, snapshot)
-            if taken.job_id in self.abandoned:
+            if job is None or taken.job_id in self.abandoned:
                 return
             ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken))
             load_ms = (time.monotonic() - start_s) * 1000
@@ -134,8 +144,13 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         if outcome is not None:
             await self._record(taken, outcome)
 
-    def _admit(self, taken: TakenBranch, snapshot: Snapshot) -> BranchJob:
-        """Off the loop: a long text takes its time, and a prefill beside us may hold the tokenizer for seconds."""
+    def _admit(self, taken: TakenBranch, snapshot: Snapshot) -> BranchJob | None:
+        """Off the loop: a long text takes its time, and a prefill beside us may hold the tokenizer for seconds.
+
+        None for a branch that was given up while it waited for the tokenizer.
+        """
+        if taken.job_id in self.abandoned:
+            return None
         self._check(taken, snapshot)
         return self._job_of(taken, snapshot)
 
@@ -152,9 +167,15 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             payload=snapshot.payload,
             prefix_tokens=snapshot.meta.prefix_tokens,
             prompt=self._engine.suffix_tokens(taken.spec.prompt, taken.prefix.template),
-            sampling=taken.spec.sampling,
+            sampling=self._sampling(taken),
             solo=taken.is_solo,
         )
+
+    def _sampling(self, taken: TakenBranch) -> Sampling:
+        sampling = taken.spec.sampling
+        if sampling.stop or sampling.ignore_eos:  # who wants no end wants no stop text either
+            return sampling
+        return sampling.model_copy(update={"stop": self._engine.default_stop(taken.prefix.template)})
 
     def _progressed(self, taken: TakenBranch, event: Progress) -> None:
         assert isinstance(event, BranchProgressed)

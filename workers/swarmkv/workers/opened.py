@@ -61,6 +61,11 @@ class OpenSnapshots:
         if entry is not None and entry.users == 0 and _is_open(entry):
             entry.opening.result().close()
 
+    def drop_evicted(self) -> None:
+        """Close unused mappings of snapshots that left the store: they keep its memory from being free."""
+        for key in [key for key, entry in self._entries.items() if entry.users == 0 and not self._store.holds(key)]:
+            self.forget(key)
+
     def close(self) -> None:
         """Close everything that is unused."""
         self._keep = 0

@@ -24,7 +24,7 @@ from swarmkv.protocol.errors import (
     StoreFull,
     SwarmkvError,
 )
-from swarmkv.protocol.events import PrefillProgress
+from swarmkv.protocol.events import PrefillProgress, RunWarning
 from swarmkv.protocol.ledger import Ledger, TakenPrefill
 from swarmkv.protocol.messages import PrefixSpec, SnapshotInfo, WorkerInfo
 from swarmkv.protocol.settings import Settings
@@ -78,6 +78,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         self._engine = engine
         self._bridge = bridge
         self._store = store
+        self._warned: set[str] = set()  # runs that were told that they wait for room
         self._known_pins: frozenset[str] = frozenset()
         self._short_of: dict[str, int] = {}  # bytes that found no room, by snapshot
 
@@ -259,7 +260,15 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
             await self._fail(taken, exc)
             return
         logger.warning("prefill waits for room: %s", exc, extra={"action": "store_full"})
+        self.spawn(self._warn_of_no_room(taken, exc), name="warning")
         await self._hand_back(taken, exc.message)
+
+    async def _warn_of_no_room(self, taken: TakenPrefill, exc: StoreFull) -> None:
+        warning = RunWarning(message=f"The prefill waits for room. {exc.message}", hint=exc.hint)
+        for run in await self.ledger.jobs.waiting_runs(taken.prefix_id):
+            if run not in self._warned:
+                self._warned.add(run)
+                await self.ledger.jobs.emit({run: [warning]})
 
     async def _hand_back(self, taken: TakenPrefill, reason: str) -> None:
         hand_back = self.ledger.jobs.hand_back

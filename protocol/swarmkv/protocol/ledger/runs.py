@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from swarmkv.protocol.messages import (
 )
 
 Fields = dict[str, bytes]
+_RUN_ID = re.compile(r"[0-9a-f]{1,32}")
 UPLOAD_TTL_MS = 600_000  # a document whose run is then refused goes soon; an accepted run keeps it for its own life
 
 
@@ -99,7 +101,7 @@ class RunLedger:
 
     async def cancel(self, run: str) -> bool:
         """End every open branch as cancelled; False if the run had ended. Raises RunNotFound."""
-        answer = await self._scripts.run("cancel", run=run)
+        answer = await self._scripts.run("cancel", run=_checked_id(run))
         if answer == b"unknown":
             raise RunNotFound(f"There is no run {run!r}.")
         return bool(answer == b"cancelled")
@@ -107,7 +109,7 @@ class RunLedger:
     async def report(self, run: str) -> RunReport:
         """The run as it is now; raises RunNotFound."""
         with broker_errors():
-            fields = _text_keys(await self._redis.hgetall(keys.key("run", run=run)))
+            fields = _text_keys(await self._redis.hgetall(keys.key("run", run=_checked_id(run))))
             if not fields:
                 raise RunNotFound(f"There is no run {run!r}.")
             pipe = self._redis.pipeline(transaction=False)
@@ -154,23 +156,32 @@ class RunLedger:
     async def read_events(self, run: str, after: str, block_ms: int) -> tuple[str, list[Event]]:
         """The id to go on from, and the events behind stream id `after` ("0": all), waiting `block_ms`."""
         with broker_errors():
-            answer = await self._redis.xread({keys.key("events", run=run): after}, count=500, block=block_ms)
+            answer = await self._redis.xread(
+                {keys.key("events", run=_checked_id(run)): after}, count=500, block=block_ms
+            )
         events: list[Event] = []
         for _, entries in answer or []:
             for entry_id, entry in entries:
                 after = entry_id.decode()
-                events += decode_events(entry[b"e"])
+                events += decode_events(entry.get(b"e", b""))
         return after, events
 
     async def wait_done(self, run: str, block_ms: int) -> bool:
         """Wait up to `block_ms` for the run's end, without reading its events."""
         with broker_errors():
-            return bool(await self._redis.xread({keys.key("done", run=run): "0"}, block=block_ms))
+            return bool(await self._redis.xread({keys.key("done", run=_checked_id(run)): "0"}, block=block_ms))
 
     async def exists(self, run: str) -> bool:
         """Is the run kept?"""
         with broker_errors():
-            return bool(await self._redis.exists(keys.key("run", run=run)))
+            return bool(await self._redis.exists(keys.key("run", run=_checked_id(run))))
+
+
+def _checked_id(run: str) -> str:
+    """A run's id, which becomes part of keys; anything else names no run."""
+    if not _RUN_ID.fullmatch(run):
+        raise RunNotFound(f"There is no run {run!r}.")
+    return run
 
 
 def _text_keys(row: dict[bytes, bytes]) -> Fields:

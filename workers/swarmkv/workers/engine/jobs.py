@@ -175,5 +175,8 @@ class Engine(Protocol):
     def prefix_digest(self, system: str | None, document_digest: str, template: str | None) -> str:
         """Digest of the rendered prefix pieces, the document by its digest. Any thread."""
 
+    def default_stop(self, template: str | None) -> tuple[str, ...]:
+        """Stop texts of a branch that names none. Any thread."""
+
     def close(self) -> None:
         """Stop the thread and free context and model; jobs still there end as JobCancelled."""

@@ -81,6 +81,10 @@ class NullEngine:
         """Digest of the pieces, the document by its digest."""
         return digest_fields("null_prefix", system=system, document=document_digest, template=template)
 
+    def default_stop(self, template: str | None) -> tuple[str, ...]:  # noqa: ARG002 - satisfies Engine
+        """None: answers end by their length."""
+        return ()
+
     def close(self) -> None:
         """Stop the thread behind the jobs that are queued."""
         with self._lock:

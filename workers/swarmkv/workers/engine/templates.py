@@ -20,11 +20,13 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from swarmkv.protocol.errors import InvalidInput, ModelError
+from swarmkv.protocol.errors import ModelError
 from swarmkv.protocol.identity import digest_fields
+from swarmkv.protocol.template import split_template
 from swarmkv.workers.engine.chat import ChatError, render_chat
 from swarmkv.workers.engine.tokens import Vocab
 
+PLAIN_STOP = ("\n\nQuestion:",)  # a base model that has answered goes on with a question of its own
 DEFAULT_PLAIN = "{document}\n\nQuestion: {prompt}\nAnswer:"
 BETWEEN_TEXTS = "\n\n"  # system text and document, document and prompt, where they share a turn
 SET_A_TEMPLATE = "Set a template, e.g. '{document}\\n\\nQuestion: {prompt}\\nAnswer:'."
@@ -51,6 +53,7 @@ class PromptTemplate:
     bare_prefix: Side  # without system text
     system_prefix: Side
     suffix: Side
+    stop: tuple[str, ...] = ()  # ends an answer whose branch names no stop text of its own
 
     def prefix_tokens(self, vocab: Vocab, system: str | None, document: str) -> NDArray[np.int32]:
         """Ids of everything up to the document's end, shape (n,), with the one BOS if the model wants it.
@@ -99,15 +102,7 @@ def template_of(
 
 def plain_template(source: str, bos_text: str) -> PromptTemplate:
     """A template with {document} once and then {prompt} once; other braces are plain text."""
-    head, document, rest = source.partition("{document}")
-    middle, prompt, tail = rest.partition("{prompt}")
-    places = source.count("{document}"), source.count("{prompt}")
-    if not (document and prompt) or places != (1, 1):
-        raise InvalidInput(
-            f"The template {source!r} has {places[0]} x {{document}} and {places[1]} x {{prompt}}"
-            f"{' in the wrong order' if places == (1, 1) else ''}.",
-            hint="A template needs {document} once and, behind it, {prompt} once.",
-        )
+    head, middle, tail = split_template(source)
     head, emits_bos = _without_bos(head, bos_text)
     return PromptTemplate(
         digest=digest_fields("plain_template", source=source, bos=bos_text),
@@ -115,6 +110,7 @@ def plain_template(source: str, bos_text: str) -> PromptTemplate:
         bare_prefix=_side(head, Slot.DOCUMENT),
         system_prefix=_side(head, Slot.SYSTEM, BETWEEN_TEXTS, Slot.DOCUMENT),
         suffix=_side(middle, Slot.PROMPT, tail),
+        stop=PLAIN_STOP if source == DEFAULT_PLAIN else (),
     )
 
 

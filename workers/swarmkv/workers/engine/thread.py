@@ -10,7 +10,7 @@ from functools import lru_cache
 from queue import Empty, SimpleQueue
 from time import perf_counter
 
-from swarmkv.protocol.errors import EngineError
+from swarmkv.protocol.errors import BranchTooLong, EngineError, PrefixTooLong
 from swarmkv.protocol.identity import digest_fields
 from swarmkv.workers.engine.backend import BUILD, cpu_features, llama
 from swarmkv.workers.engine.cancel import CancelBoard
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 THREAD_NAME = "swarmkv-engine"
 MAX_TEMPLATES = 64
+SHORTEN = "Shorten it, or raise SWARMKV_N_CTX on prefill and branch workers."
 MakeContext = Callable[[Model, EngineConfig], Context]
 
 
@@ -88,6 +89,7 @@ class LlamaEngine:
         scheduler = Scheduler(_limits(model, context, config))
         self._loop = Loop(context, self._vocab, scheduler, self._cancels, emit)
         self._template = lru_cache(MAX_TEMPLATES)(self._make_template)
+        self._digest = lru_cache(MAX_TEMPLATES)(self._make_digest)
         self._state_lock = threading.Lock()
         self._is_running = True
         self._text_lock = threading.Lock()  # a vocabulary must not be freed while it is read
@@ -109,19 +111,27 @@ class LlamaEngine:
         self._commands.put(_Cancel(job_id))
 
     def prefix_tokens(self, system: str | None, document: str, template: str | None) -> Tokens:
-        """Token ids of a prefix. Raises InvalidInput, ModelError or, once closed, EngineError."""
+        """Token ids of a prefix. Raises InvalidInput, PrefixTooLong, ModelError or, once closed, EngineError."""
+        if (reason := self._cannot_fit(document)) is not None:
+            raise PrefixTooLong(f"The document {reason}", hint=SHORTEN)
         with self._text_lock:
             return self._open_template(template).prefix_tokens(self._vocab, system, document)
 
     def suffix_tokens(self, prompt: str, template: str | None) -> Tokens:
-        """Token ids of a branch's prompt. Raises as `prefix_tokens`."""
+        """Token ids of a branch's prompt. Raises BranchTooLong, else as `prefix_tokens`."""
+        if (reason := self._cannot_fit(prompt)) is not None:
+            raise BranchTooLong(f"The prompt {reason}", hint=SHORTEN)
         with self._text_lock:
             return self._open_template(template).suffix_tokens(self._vocab, prompt)
 
     def prefix_digest(self, system: str | None, document_digest: str, template: str | None) -> str:
         """Digest of the rendered prefix pieces, the document by its digest. Raises as `prefix_tokens`."""
+        return self._digest(system, document_digest, template)
+
+    def default_stop(self, template: str | None) -> tuple[str, ...]:
+        """Stop texts of a branch that names none. Raises as `prefix_tokens`."""
         with self._text_lock:
-            return self._open_template(template).prefix_digest(system, document_digest)
+            return self._open_template(template).stop
 
     def close(self) -> None:
         """Stop the thread and free context and model; jobs still there end as JobCancelled."""
@@ -179,6 +189,21 @@ class LlamaEngine:
         if not self._is_open:
             raise EngineError("The engine is closed.")
         return self._template(override)
+
+    def _make_digest(self, system: str | None, document_digest: str, template: str | None) -> str:
+        with self._text_lock:
+            return self._open_template(template).prefix_digest(system, document_digest)
+
+    def _cannot_fit(self, text: str) -> str | None:
+        """Why a text needs more tokens than the context has, seen without tokenising it.
+
+        Some vocabularies take time that grows with the square of a text's length: minutes for a megabyte.
+        """
+        n_ctx, longest = self.info.n_ctx, self._vocab.longest_piece_bytes
+        if len(text) <= n_ctx * longest:
+            return None
+        needs = len(text) // longest
+        return f"has {len(text):,} characters, at least {needs:,} tokens; the context holds {n_ctx:,}."
 
     def _make_template(self, override: str | None) -> PromptTemplate:
         vocab = self._vocab

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,6 +83,11 @@ class Vocab:
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
+
+    @cached_property
+    def longest_piece_bytes(self) -> int:
+        """Bytes of the longest token: a text of n bytes has at least n / this many tokens."""
+        return max(len(self._read_piece(token)) for token in range(self.n_tokens))
 
     def is_eog(self, token: int) -> bool:
         """Whether a token ends the generation."""
