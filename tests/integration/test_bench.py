@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import bench_peers
 from tests.command import Done, Home
 
 SIDE = {
@@ -67,6 +68,41 @@ def test_more_than_eight_agents_are_extrapolated_and_labelled(home: Home, tiny_g
     ratio = case["wall_s"]["reprefill"] / case["wall_s"]["swarmkv"]
     assert case["speedup_vs_reprefill"] == pytest.approx(ratio)
     assert case["overhead_vs_ideal"] is None
+
+
+def test_every_setting_of_llama_server_is_named_and_the_best_is_the_peer(home: Home, tiny_llama_path: Path) -> None:
+    server = bench_peers.llama_server(home.directory / "llama-server")
+    chosen = ("--schemes", "swarmkv,llama_server", "--llama-server", str(server))
+    done, document = fanout(home, tiny_llama_path, "--branches", "2", *chosen)
+    [case] = document["cases"]
+    settings = case["variants"]["llama_server"]
+    flags = [f"llama_server {slots} fa={flash}" for slots in ("np=1", "np=B kvu") for flash in ("off", "on")]
+    assert list(settings) == flags
+    assert case["wall_s"]["llama_server"] == min(settings.values())
+    assert settings[case["best_variant"]["llama_server"]] == min(settings.values())
+    assert "llama_server, cold: np=1 fa=off" in done.stdout
+
+
+def test_vllm_is_compared_with_ours_on_bf16_weights(home: Home, tiny_gemma3_path: Path) -> None:
+    python = bench_peers.vllm_python(home.directory / "python")
+    chosen = ("--schemes", "swarmkv,ideal,vllm", "--vllm", str(python))
+    _, document = fanout(home, tiny_gemma3_path, "--branches", "2", *chosen)
+    [case] = document["cases"]
+    assert case["wall_s"]["vllm"] == 0.5
+    assert case["bf16"]["speedup_vs_vllm"] == pytest.approx(0.5 / case["wall_s"]["swarmkv_bf16"])
+    assert case["ready"]["bf16"]["overhead_vs_ideal"] is not None
+    assert "BF16" in document["weights"]["swarmkv_bf16"]
+
+
+def test_a_peer_that_dies_is_reported_with_its_last_words(home: Home, tiny_llama_path: Path) -> None:
+    server = home.directory / "llama-server"
+    server.write_text("#!/bin/sh\necho 'no such option: -kvu' >&2\nexit 3\n")
+    server.chmod(0o755)
+    small = ("--doc-tokens", "100", "--branches", "1", "--rounds", "1", "--schemes", "llama_server")
+    done = home.run("bench", "fanout", "--model", str(tiny_llama_path), *small, "--llama-server", str(server))
+    assert done.code == 1
+    assert "ended with 3" in done.stderr
+    assert "no such option: -kvu" in done.stderr
 
 
 def test_a_benchmark_leaves_nothing_behind(home: Home, tiny_llama_path: Path) -> None:

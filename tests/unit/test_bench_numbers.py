@@ -98,6 +98,13 @@ def test_the_best_setting_stands_for_a_peer_in_cold_and_in_ready_runs_apart() ->
     assert case["variants"]["peer"] == {"peer a": 3.0, "peer b": 4.0}
 
 
+def test_a_peer_on_other_weights_is_compared_with_ours_on_the_same() -> None:
+    ours, half = alone(Fixed("swarmkv", 2.0, 1.0)), alone(Fixed("swarmkv_bf16", 1.0, 0.5))
+    [case] = compared(PLAN, ours, half, Family("vllm", (Fixed("vllm", 3.0, 2.0),), against="swarmkv_bf16"))
+    assert case["speedup_vs"]["vllm"] == case["bf16"]["speedup_vs_vllm"] == 3
+    assert case["ready"]["speedup_vs"]["vllm"] == 4
+
+
 def test_a_setting_far_behind_the_best_is_named_and_not_run_again() -> None:
     slow, quick = Fixed("peer slow", 9.0, 9.0), Fixed("peer quick", 2.0, 2.0)
     plan = Plan(document_tokens=100, branches=(4, 2), max_tokens=4, rounds=3)

@@ -14,6 +14,7 @@ GRACE_S = 20.0
 _LAST_BYTES = 1_000
 # Ours for workers that share a machine's cores; what runs alone is faster with OpenMP's own.
 OPENMP_TUNING = "GOMP_SPINCOUNT"
+_OURS = (OPENMP_TUNING, "PYTHONPATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ class Child:
 
 
 def peer_environment() -> dict[str, str]:
-    """The environment of a program that is not ours: nothing of our tuning in it."""
-    return {name: value for name, value in os.environ.items() if name != OPENMP_TUNING}
+    """The environment of a program that is not ours: nothing of our tuning, and none of our modules, in it."""
+    return {name: value for name, value in os.environ.items() if name not in _OURS}
 
 
 def cpu_s(pid: int) -> float:

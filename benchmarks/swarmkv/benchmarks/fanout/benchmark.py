@@ -10,7 +10,7 @@ from typing import Any
 from swarmkv.benchmarks.corpus import Corpus, open_corpus
 from swarmkv.benchmarks.environment import document, engine_settings
 from swarmkv.benchmarks.fanout.case import Scheme
-from swarmkv.benchmarks.fanout.compare import Comparison, Family, Plan
+from swarmkv.benchmarks.fanout.compare import BF16, IDEAL, OURS, Comparison, Family, Plan
 from swarmkv.benchmarks.fanout.context_per_branch import ContextPerBranch
 from swarmkv.benchmarks.fanout.ideal import Ideal
 from swarmkv.benchmarks.fanout.llama_cpp_python import LlamaCppPython
@@ -26,7 +26,6 @@ from swarmkv.protocol.errors import ConfigError
 ALWAYS = ("swarmkv", "ideal", "reprefill", "context_per_branch", "llama_cpp_python")
 WITH_A_PATH = ("llama_server", "vllm")
 SCHEMES = (*ALWAYS, *WITH_A_PATH)
-BF16 = "_bf16"
 SPARE_PROMPT_TOKENS = 8  # numbers of more digits than in the prompts that were looked at
 
 
@@ -95,9 +94,9 @@ def measure(ground: Ground, options: FanoutOptions) -> dict[str, Any]:
 
 def _families(ground: Ground, options: FanoutOptions, corpus: Corpus, sizing: Sizing) -> Iterable[Family]:
     chosen, path, settings = options.chosen, options.model_path, ground.settings
-    if "swarmkv" in chosen:
+    if OURS in chosen:
         yield _alone(_system(ground, path, corpus, sizing))
-    if "ideal" in chosen:
+    if IDEAL in chosen:
         yield _alone(Ideal(path, settings, sizing))
     if "reprefill" in chosen:
         yield _alone(Reprefill(path, settings))
@@ -116,21 +115,21 @@ def _on_bf16(
     ground: Ground, options: FanoutOptions, python: Path, corpus: Corpus, sizing: Sizing
 ) -> Iterable[Family]:
     """vLLM reads no quantised GGUF of this kind: it and we run on BF16 weights of the same shape."""
-    path = bf16_of(options.model_path)
-    if "swarmkv" in options.chosen:
-        yield _alone(_system(ground, path, corpus, sizing, "swarmkv" + BF16))
-    if "ideal" in options.chosen:
-        yield _alone(Ideal(path, ground.settings, sizing, "ideal" + BF16))
-    yield _alone(Vllm(python, path, sizing, ground.directory))
+    path, ours = bf16_of(options.model_path), OURS + BF16
+    if OURS in options.chosen:
+        yield _alone(_system(ground, path, corpus, sizing, ours), ours)
+    if IDEAL in options.chosen:
+        yield _alone(Ideal(path, ground.settings, sizing, IDEAL + BF16), ours)
+    yield _alone(Vllm(python, path, sizing, ground.directory), ours)
 
 
-def _system(ground: Ground, path: Path, corpus: Corpus, sizing: Sizing, name: str = "swarmkv") -> System:
+def _system(ground: Ground, path: Path, corpus: Corpus, sizing: Sizing, name: str = OURS) -> System:
     warm_up = corpus.document("warm-up", sizing.document_tokens), corpus.prompts("warm-up", 1)[0]
     return System(ground, path, sizing, warm_up, name)
 
 
-def _alone(scheme: Scheme) -> Family:
-    return Family(scheme.name, (scheme,))
+def _alone(scheme: Scheme, against: str = OURS) -> Family:
+    return Family(scheme.name, (scheme,), against)
 
 
 def _weights(options: FanoutOptions) -> dict[str, str]:

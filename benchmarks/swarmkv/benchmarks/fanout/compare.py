@@ -15,16 +15,21 @@ from swarmkv.benchmarks.ground import Say
 from swarmkv.benchmarks.stats import Spread, p50_p99
 
 OURS, IDEAL, BASE = "swarmkv", "ideal", "reprefill"
+BF16 = "_bf16"  # ends the names of our schemes when they run on BF16 weights
 SLOW = 2.0  # a setting of a peer that takes so many times as long as its best one is not run again
 Outcomes = dict[str, list[Outcome]]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The settings of one peer: the best of them stands for it, in cold and in ready runs apart."""
+    """The settings of one peer: the best of them stands for it, in cold and in ready runs apart.
+
+    `against` is the scheme of ours that runs on the same weights.
+    """
 
     name: str
     members: tuple[Scheme, ...]
+    against: str = OURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +136,11 @@ def _side(families: Sequence[Family], outcomes: Outcomes, kind: Kind) -> dict[st
         "variants": _variants(families, outcomes, kind),
         "best_variant": {name: run for name, run in best.items() if run != name},
         "speedup_vs_reprefill": _ratio(wall_s, BASE, OURS),
-        "speedup_vs": {name: _ratio(wall_s, name, OURS) for name in wall_s if name != OURS},
+        "speedup_vs": {
+            family.name: _ratio(wall_s, family.name, family.against)
+            for family in families
+            if family.name in wall_s and family.name != family.against
+        },
         "overhead_vs_ideal": _minus_one(_ratio(wall_s, OURS, IDEAL)),
         **_engine_facts(ours, alone),
         "reprefill_activation_ms": _middle(_all(outcomes.get(BASE, []), cold_of, "first_token_ms")),
@@ -163,7 +172,7 @@ def _engine_facts(ours: list[dict[str, Any]], alone: list[dict[str, Any]]) -> di
 
 def _bf16(wall_s: dict[str, float]) -> dict[str, float | None] | None:
     """The comparison on BF16 weights, for the peer that has no others."""
-    ours, alone = f"{OURS}_bf16", f"{IDEAL}_bf16"
+    ours, alone = OURS + BF16, IDEAL + BF16
     if ours not in wall_s:
         return None
     return {

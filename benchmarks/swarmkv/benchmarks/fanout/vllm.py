@@ -48,7 +48,7 @@ class Vllm:
         """Make the model and load it, once for all cases; takes a minute."""
         if self._driver is not None:
             return
-        script = Path(__file__).with_name("vllm_driver.py")
+        script = Path(__file__).parent / "drivers" / "vllm_driver.py"
         argv = [str(self._python), str(script), str(self._home / "vllm-model")]
         env = {**peer_environment(), **ENVIRONMENT}
         env.setdefault(KV_SPACE, str(KV_GIB))
