@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 
+from swarmkv.benchmarks.alone import context_of, feed, feed_prompts, go_on, loaded
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.backend import collect_log
-from swarmkv.workers.engine.batch import Batch
 from swarmkv.workers.engine.context import Context
 from swarmkv.workers.engine.jobs import EngineConfig, Tokens
 from swarmkv.workers.engine.model import Model
@@ -45,7 +44,7 @@ def worker_config(role: WorkerRole, model_path: Path) -> EngineConfig:
 def agents_anew(model_path: Path, prefix: Tokens, prompts: Sequence[Tokens], answer_tokens: int) -> list[float]:
     """Seconds of each agent: a fresh context, the whole list of ids, an answer; the model is loaded."""
     times = []
-    with _loaded(model_path) as model:
+    with loaded(model_path) as model:
         for prompt in prompts:
             started_s = perf_counter()
             _answer_anew(model, np.concatenate([prefix, prompt]), answer_tokens)
@@ -55,9 +54,9 @@ def agents_anew(model_path: Path, prefix: Tokens, prompts: Sequence[Tokens], ans
 
 def engine_alone(model_path: Path, prefix: Tokens, prompts: Sequence[Tokens], answer_tokens: int) -> AloneTimes:
     """Prefill, export, restore, fork, all answers in one batch: nothing but llama.cpp's part."""
-    with _loaded(model_path) as model:
-        prefilling = _context(model, worker_config("prefill", model_path))
-        branching = _context(model, worker_config("branch", model_path))
+    with loaded(model_path) as model:
+        prefilling = context_of(model, worker_config("prefill", model_path))
+        branching = context_of(model, worker_config("branch", model_path))
         with prefilling as source, branching as target:
             prefill_s, export_s, payload = _prefill(source, prefix)
             restore_s = _restore(target, payload, len(prefix))
@@ -65,9 +64,9 @@ def engine_alone(model_path: Path, prefix: Tokens, prompts: Sequence[Tokens], an
             for sequence in range(1, len(prompts) + 1):
                 target.fork(0, sequence)
             forked_s = perf_counter()
-            tokens = _first_tokens(target, prompts, len(prefix))
+            tokens = feed_prompts(target, prompts, len(prefix))
             prompts_done_s = perf_counter()
-            _go_on(target, tokens, [len(prefix) + len(prompt) for prompt in prompts], answer_tokens - 1)
+            go_on(target, tokens, [len(prefix) + len(prompt) for prompt in prompts], answer_tokens - 1)
             ended_s = perf_counter()
     return AloneTimes(
         prefill_s,
@@ -82,9 +81,9 @@ def engine_alone(model_path: Path, prefix: Tokens, prompts: Sequence[Tokens], an
 def restores(model_path: Path, prefix: Tokens, rounds: int) -> list[tuple[float, float]]:
     """Seconds of a prefill and of a restore of its snapshot, taking turns."""
     times = []
-    with _loaded(model_path) as model:
-        prefilling = _context(model, worker_config("prefill", model_path))
-        branching = _context(model, worker_config("branch", model_path))
+    with loaded(model_path) as model:
+        prefilling = context_of(model, worker_config("prefill", model_path))
+        branching = context_of(model, worker_config("branch", model_path))
         with prefilling as source, branching as target:
             for _ in range(rounds):
                 prefill_s, _, payload = _prefill(source, prefix)
@@ -96,43 +95,23 @@ def restores(model_path: Path, prefix: Tokens, rounds: int) -> list[tuple[float,
 
 def kv_bytes(config: EngineConfig) -> float:
     """Bytes of all KV cells of a context, as llama.cpp states them when it makes one."""
-    with _loaded(Path(config.model_path)) as model, collect_log() as lines, _context(model, config):
+    with loaded(Path(config.model_path)) as model, collect_log() as lines, context_of(model, config):
         sizes = [line.split("KV buffer size =")[1].split()[0] for line in lines if "KV buffer size" in line]
     assert sizes, lines
     return sum(map(float, sizes)) * MIB
 
 
-@contextmanager
-def _loaded(path: Path) -> Iterator[Model]:
-    model = Model(path)
-    try:
-        yield model
-    finally:
-        model.close()
-
-
-@contextmanager
-def _context(model: Model, config: EngineConfig) -> Iterator[Context]:
-    context = Context(model, config)
-    try:
-        yield context
-    finally:
-        context.close()
-
-
 def _answer_anew(model: Model, ids: Tokens, answer_tokens: int) -> None:
     # A context for one agent: as many cells as it needs, or making it would cost more than its answer.
     config = worker_config("prefill", model.path)
-    with _context(model, replace(config, n_ctx=len(ids) + answer_tokens)) as context:
-        batch = Batch(context.n_batch)
-        _feed(context, batch, ids, 0, 0)
-        _go_on(context, _likeliest(context, batch), [len(ids)], answer_tokens - 1, first_sequence=0)
+    with context_of(model, replace(config, n_ctx=len(ids) + answer_tokens)) as context:
+        go_on(context, feed(context, ids), [len(ids)], answer_tokens - 1, first=0)
 
 
 def _prefill(context: Context, prefix: Tokens) -> tuple[float, float, bytearray]:
     """Seconds to decode and to export sequence 0, and its state."""
     started_s = perf_counter()
-    _feed(context, Batch(context.n_batch), prefix, 0, 0)
+    feed(context, prefix)
     decoded_s = perf_counter()
     payload = bytearray(context.export_size(0))
     context.export_into(0, memoryview(payload))
@@ -143,37 +122,3 @@ def _restore(context: Context, payload: bytearray, prefix_tokens: int) -> float:
     started_s = perf_counter()
     context.restore(0, memoryview(payload), prefix_tokens)
     return perf_counter() - started_s
-
-
-def _feed(context: Context, batch: Batch, ids: Tokens, position: int, sequence: int) -> None:
-    for start in range(0, len(ids), batch.capacity):
-        batch.clear()
-        batch.add(ids[start : start + batch.capacity], position + start, sequence, wants_logits=True)
-        context.decode(batch)
-
-
-def _first_tokens(context: Context, prompts: Sequence[Tokens], position: int) -> list[int]:
-    """All prompts in one batch, prompt n in sequence n + 1."""
-    batch = Batch(context.n_batch)
-    for index, prompt in enumerate(prompts):
-        batch.add(prompt, position, index + 1, wants_logits=True)
-    context.decode(batch)
-    return _likeliest(context, batch)
-
-
-def _go_on(
-    context: Context, tokens: list[int], positions: list[int], steps: int, *, first_sequence: int = 1
-) -> None:
-    """Greedy steps of all sequences in one batch."""
-    batch = Batch(len(tokens))
-    for step in range(steps):
-        batch.clear()
-        for index, token in enumerate(np.array(tokens, np.int32)[:, np.newaxis]):
-            batch.add(token, positions[index] + step, first_sequence + index, wants_logits=True)
-        context.decode(batch)
-        tokens = _likeliest(context, batch)
-
-
-def _likeliest(context: Context, batch: Batch) -> list[int]:
-    tokens: list[int] = context.logits(batch).argmax(axis=1).tolist()
-    return tokens
