@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgpack
 import pytest
 from hypothesis import given
@@ -94,6 +96,17 @@ def test_an_unknown_setting_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("SWARMKV_SLOTZ", "3")
     with pytest.raises(ConfigError, match="SWARMKV_SLOTZ"):
         load_settings()
+
+
+def test_an_unknown_setting_in_dotenv_is_refused_naming_the_one_that_was_meant(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("SWARMKV_NCTX=9\nOTHER=1\n")
+    with pytest.raises(ConfigError, match=r"SWARMKV_NCTX \(\.env\).* Did you mean SWARMKV_N_CTX\?"):
+        load_settings()
+    (tmp_path / ".env").write_text("SWARMKV_N_CTX=999\n")
+    assert load_settings().n_ctx == 999
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ import os
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from swarmkv.protocol.errors import ConfigError
 
 PREFIX = "SWARMKV_"
+DOTENV = ".env"
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"]
 MAX_SEQUENCES = 256  # llama.cpp's LLAMA_MAX_SEQ
 MIB = 1024 * 1024
@@ -29,7 +31,7 @@ class Settings(BaseSettings):
     """All settings; frozen. Environment names are the field names in capitals behind SWARMKV_."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", frozen=True, extra="ignore", env_ignore_empty=True
+        env_prefix=PREFIX, env_file=DOTENV, frozen=True, extra="ignore", env_ignore_empty=True
     )
 
     # Redis
@@ -97,18 +99,24 @@ class Settings(BaseSettings):
         return int(self.result_ttl_s * 1000)
 
 
+def _meant(name: str, known: set[str]) -> str:
+    if similar := get_close_matches(name, known, n=1, cutoff=0.75):
+        return f"Did you mean {similar[0]}?"
+    return "README lists the settings."
+
+
 def load_settings(**overrides: Any) -> Settings:
     """Settings of this process: overrides that are not None, then the environment, then `.env`.
 
     Raises ConfigError naming the variable.
     """
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    for name in os.environ:
-        if name.startswith(PREFIX) and name not in known:
-            raise ConfigError(
-                f"The environment variable {name} is no setting of swarmkv.",
-                hint="Settings: " + ", ".join(sorted(known)) + ".",
-            )
+    for place, names in (("environment", list(os.environ)), (DOTENV, list(dotenv_values(DOTENV)))):
+        for name in names:
+            if name.startswith(PREFIX) and name not in known:
+                raise ConfigError(
+                    f"The variable {name} ({place}) is no setting of swarmkv.", hint=_meant(name, known)
+                )
     try:
         settings = Settings(**{key: value for key, value in overrides.items() if value is not None})
     except ValidationError as exc:
