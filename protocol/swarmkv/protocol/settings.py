@@ -6,6 +6,7 @@ An unknown SWARMKV_* variable is refused by name: a misspelt setting must not va
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
