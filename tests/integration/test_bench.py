@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import bench_peers
-from tests.command import Done, Home
+from tests.command import Done, Home, all_gone, descendants
+from tests.waiting import wait_until
 
 SIDE = {
     *("wall_s", "speedup_vs_reprefill", "overhead_vs_ideal", "prefill_s", "restore_ms", "restore_gbps"),
@@ -108,6 +110,23 @@ def test_a_peer_that_dies_is_reported_with_its_last_words(home: Home, tiny_llama
 def test_a_benchmark_leaves_nothing_behind(home: Home, tiny_llama_path: Path) -> None:
     fanout(home, tiny_llama_path, "--branches", "2", "--schemes", "swarmkv")
     assert list(home.directory.glob("swarmkv-demo-*")) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_all_processes_go_with_a_benchmark_that_is_ended(
+    home: Home, tiny_llama_path: Path, number: signal.Signals
+) -> None:
+    server = bench_peers.llama_server(home.directory / "llama-server")
+    endless = ("--rounds", "100000", "--doc-tokens", "100", "--branches", "2", "--max-tokens", "2")
+    chosen = ("--schemes", "swarmkv,reprefill,llama_server", "--llama-server", str(server))
+    with home.started("bench", "fanout", "--model", str(tiny_llama_path), *endless, *chosen) as process:
+        wait_until(lambda: "round 3 of" in home.stderr, timeout_s=60)
+        family = descendants(process.pid)
+        assert len(family) > 5
+        process.send_signal(number)
+        wait_until(lambda: process.poll() is not None, timeout_s=40)
+        wait_until(lambda: all_gone(family), timeout_s=20)
+    wait_until(lambda: not list(home.directory.glob("swarmkv-demo-*")))
 
 
 @pytest.mark.parametrize(

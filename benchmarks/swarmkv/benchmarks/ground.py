@@ -5,7 +5,7 @@ The command line knows how its programs are started; it says so here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +19,8 @@ Say = Callable[[str], None]
 class Ground:
     """Everything a benchmark needs from outside. The directories belong to the caller, who removes them.
 
-    `broker_argv` starts a broker at a place; `worker_argv` serves a model in a role. What they start ends
-    with this process.
+    `broker_argv` starts a broker at a place; `worker_argv` serves a model in a role. `tether` makes of any command
+    one whose program dies with this process, as those of the other two do.
     """
 
     directory: Path
@@ -29,4 +29,5 @@ class Ground:
     sample: str
     broker_argv: Callable[[BrokerPlace], tuple[str, ...]]
     worker_argv: Callable[[str, str], tuple[str, ...]]
+    tether: Callable[[Sequence[str]], tuple[str, ...]]
     say: Say

@@ -106,7 +106,7 @@ def _families(ground: Ground, options: FanoutOptions, corpus: Corpus, sizing: Si
         members = [LlamaCppPython(path, sizing, *setting) for setting in LlamaCppPython.SETTINGS]
         yield Family("llama_cpp_python", tuple(members))
     if options.llama_server is not None and "llama_server" in chosen:
-        yield Family("llama_server", server_settings(options.llama_server, path, sizing, ground.directory))
+        yield Family("llama_server", server_settings(ground, options.llama_server, path, sizing))
     if options.vllm is not None and "vllm" in chosen:
         yield from _on_bf16(ground, options, options.vllm, corpus, sizing)
 
@@ -120,7 +120,7 @@ def _on_bf16(
         yield _alone(_system(ground, path, corpus, sizing, ours), ours)
     if IDEAL in options.chosen:
         yield _alone(Ideal(path, ground.settings, sizing, IDEAL + BF16), ours)
-    yield _alone(Vllm(python, path, sizing, ground.directory), ours)
+    yield _alone(Vllm(ground, python, path, sizing), ours)
 
 
 def _system(ground: Ground, path: Path, corpus: Corpus, sizing: Sizing, name: str = OURS) -> System:

@@ -19,6 +19,7 @@ from typing import Any
 
 from swarmkv.benchmarks.errors import BenchFailed
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome, Scheme
+from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.processes import Child, peer_environment
 from swarmkv.benchmarks.sizing import Sizing
 
@@ -33,13 +34,13 @@ class LlamaServer:
     """The scheme in one setting: a server of its own for every number of branches."""
 
     def __init__(
-        self, program: Path, model_path: Path, sizing: Sizing, home: Path, *, parallel: bool, flash: str
+        self, ground: Ground, program: Path, model_path: Path, sizing: Sizing, *, parallel: bool, flash: str
     ) -> None:
         self.name = f"llama_server {'np=B kvu' if parallel else 'np=1'} fa={flash}"
-        self._program = program
+        self._ground = ground
+        self._program = program.absolute()
         self._model_path = model_path
         self._sizing = sizing
-        self._home = home
         self._parallel = parallel
         self._flash = flash
         self._slots = 0
@@ -55,8 +56,9 @@ class LlamaServer:
             return
         self.close()
         self._port = _free_port()
-        log = self._home / f"{self.name.replace(' ', '-')}.log"
-        self._server = Child.start(self.name, self._argv(slots), log, peer_environment())
+        log = self._ground.directory / f"{self.name.replace(' ', '-')}.log"
+        argv = self._ground.tether(self._argv(slots))
+        self._server = Child.start(self.name, argv, log, peer_environment())
         self._slots = slots
         self._wait_ready(self._server)
 
@@ -131,10 +133,10 @@ class LlamaServer:
             connection.close()
 
 
-def server_settings(program: Path, model_path: Path, sizing: Sizing, home: Path) -> tuple[Scheme, ...]:
+def server_settings(ground: Ground, program: Path, model_path: Path, sizing: Sizing) -> tuple[Scheme, ...]:
     """One slot and as many as branches, flash attention on and off."""
     return tuple(
-        LlamaServer(program, model_path, sizing, home, parallel=parallel, flash=flash)
+        LlamaServer(ground, program, model_path, sizing, parallel=parallel, flash=flash)
         for parallel in (False, True)
         for flash in ("off", "on")
     )

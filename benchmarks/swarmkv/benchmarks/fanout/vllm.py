@@ -12,6 +12,7 @@ from typing import Any
 
 from swarmkv.benchmarks.errors import BenchFailed
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
+from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.processes import Child, peer_environment
 from swarmkv.benchmarks.sizing import Sizing
 from swarmkv.workers.engine.model import Model
@@ -37,11 +38,11 @@ class Vllm:
 
     name = "vllm"
 
-    def __init__(self, python: Path, model_path: Path, sizing: Sizing, home: Path) -> None:
-        self._python = python
+    def __init__(self, ground: Ground, python: Path, model_path: Path, sizing: Sizing) -> None:
+        self._ground = ground
+        self._python = python.absolute()  # not resolved: a venv's is a link
         self._model_path = model_path
         self._sizing = sizing
-        self._home = home
         self._driver: Child | None = None
 
     def setup(self) -> None:
@@ -49,11 +50,12 @@ class Vllm:
         if self._driver is not None:
             return
         script = Path(__file__).parent / "drivers" / "vllm_driver.py"
-        argv = [str(self._python), str(script), str(self._home / "vllm-model")]
+        home = self._ground.directory
+        argv = self._ground.tether([str(self._python), str(script), str(home / "vllm-model")])
         env = {**peer_environment(), **ENVIRONMENT}
         env.setdefault(KV_SPACE, str(KV_GIB))
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self._driver = Child.start(self.name, argv, self._home / "vllm.log", env, **pipes)
+        self._driver = Child.start(self.name, argv, home / "vllm.log", env, **pipes)
         self._ask(
             {
                 "model": shape_of(self._model_path),
