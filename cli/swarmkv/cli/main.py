@@ -6,6 +6,7 @@ Whatever goes wrong becomes one or two lines on stderr and an exit code of `exit
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import sys
 import traceback
@@ -14,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from swarmkv.cli import exits, output
+from swarmkv.cli import exits, output, streams
 from swarmkv.cli.bench import app as bench
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
@@ -63,20 +64,19 @@ def main(
 
 def run(argv: list[str] | None = None) -> None:
     """Run the command line, always ending by SystemExit."""
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show a character gets a substitute, not a UnicodeEncodeError.
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
     arguments = sys.argv[1:] if argv is None else argv
-    sys.exit(_run(arguments))
+    with streams.guarded():
+        code = _run(arguments)
+    sys.exit(code)
 
 
 def _run(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="swarmkv", standalone_mode=False)
+        sys.stdout.flush()
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED
-    except output.OutputClosed:
+    except streams.OutputClosed:
         return _EXIT_BROKEN_PIPE
     except Exception as exc:
         return _report(_as_ours(exc), as_json="--json" in arguments)
@@ -85,8 +85,10 @@ def _run(arguments: list[str]) -> int:
 
 def _report(error: SwarmkvError, *, as_json: bool) -> int:
     if as_json:
-        output.print_json_line(output.error_document(error))
-    output.print_error(error)
+        with contextlib.suppress(streams.OutputFailed, streams.OutputClosed):
+            output.print_json_line(output.error_document(error))
+    with contextlib.suppress(streams.OutputClosed):
+        output.print_error(error)
     return exits.for_error(error)
 
 
@@ -104,7 +106,10 @@ def _as_ours(exc: Exception) -> SwarmkvError:
 def _unforeseen(exc: Exception) -> SwarmkvError:
     """A fault of ours: its traceback goes to a file, for who is to mend it."""
     path = state_dir() / "traceback.txt"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path.write_text("".join(traceback.format_exception(exc)), encoding="utf-8", errors="replace")
     message = f"This should not have happened: {type(exc).__name__}: {exc}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.write_text("".join(traceback.format_exception(exc)), encoding="utf-8", errors="replace")
+    except OSError as why:
+        return SwarmkvError(message, hint=f"Please report it; {path} cannot be written: {why.strerror}.")
     return SwarmkvError(message, hint=f"Please report it, with {path}.")

@@ -6,9 +6,8 @@ Markup and emoji codes are off on every console, so that `[red]` in a prompt is 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -61,30 +60,12 @@ def print_error(error: SwarmkvError) -> None:
         console.print(Text("  " + clean(error.hint)), soft_wrap=True)
 
 
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        leave_broken_pipe()
-
-
-class OutputClosed(Exception):
-    """The reader of stdout went away (`| head`): there is nobody left to talk to."""
-
-
-def leave_broken_pipe() -> NoReturn:
-    """Raise OutputClosed, with stdout led to where Python's last flush at exit does no harm."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    raise OutputClosed
-
-
 def _write(text: str) -> None:
-    try:
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()
-    except BrokenPipeError:
-        leave_broken_pipe()
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _WIDE
-    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=False)
