@@ -47,3 +47,20 @@ def test_an_alias_given_twice_is_refused() -> None:
 )
 def test_enqueue_takes_the_same_option_and_means_the_alias(value: str, alias: str) -> None:
     assert parse_alias(value) == alias
+
+
+@pytest.mark.parametrize("value", ["a\x1b[31m=b", "a b=c", "a b", "a\x1b[31m", "-x", "x" * 65, "hf:x"])
+def test_what_can_be_no_alias_is_refused(value: str) -> None:
+    with pytest.raises(ConfigError, match="is no alias"):
+        parse_alias(value)
+
+
+def test_an_empty_alias_is_refused() -> None:
+    with pytest.raises(ConfigError, match="names no model"):
+        parse_alias("")
+
+
+def test_a_bad_alias_of_a_model_to_load_is_refused_and_not_taken_for_a_path() -> None:
+    with pytest.raises(ConfigError, match="'a b' is no alias"):
+        parse_model("a b=c.gguf")
+    assert parse_model("./a b=c.gguf") == ModelChoice("default", "./a b=c.gguf")

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from swarmkv.cli.prompts import parse_prompt, read_prompts
-from swarmkv.cli.submission import name_of, parse_sampling, with_defaults
+from swarmkv.cli.submission import name_of, parse_sampling, read_document, read_template, with_defaults
 from swarmkv.producer import Sampling
-from swarmkv.protocol.errors import InvalidBranch
+from swarmkv.protocol.errors import InvalidBranch, InvalidDocument, InvalidInput
+
+LIMIT_BYTES = 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -34,19 +36,19 @@ def test_yaml_gives_texts_and_named_branches_in_order(tmp_path: Path) -> None:
     path = tmp_path / "p.yaml"
     path.write_text('branches:\n  - Why?\n  - {name: risks, prompt: "Which?", sampling: {max_tokens: 4}}\n')
     expected = ["Why?", {"name": "risks", "prompt": "Which?", "sampling": {"max_tokens": 4}}]
-    assert read_prompts(path) == expected
+    assert read_prompts(path, LIMIT_BYTES) == expected
 
 
 def test_yaml_may_be_a_bare_list(tmp_path: Path) -> None:
     path = tmp_path / "p.yml"
     path.write_text("- one\n- two\n")
-    assert read_prompts(path) == ["one", "two"]
+    assert read_prompts(path, LIMIT_BYTES) == ["one", "two"]
 
 
 def test_json_lines_give_a_branch_a_line_and_skip_empty_ones(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     path.write_text('\ufeff"one"\n\n{"name": "b", "prompt": "two\u2028lines"}\n')
-    assert read_prompts(path) == ["one", {"name": "b", "prompt": "two\u2028lines"}]
+    assert read_prompts(path, LIMIT_BYTES) == ["one", {"name": "b", "prompt": "two\u2028lines"}]
 
 
 @pytest.mark.parametrize(
@@ -70,12 +72,12 @@ def test_a_bad_prompts_file_is_refused_naming_the_place(
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(InvalidBranch, match=message):
-        read_prompts(path)
+        read_prompts(path, LIMIT_BYTES)
 
 
 def test_an_absent_prompts_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidBranch, match=r"absent.yaml cannot be read: No such file"):
-        read_prompts(tmp_path / "absent.yaml")
+        read_prompts(tmp_path / "absent.yaml", LIMIT_BYTES)
 
 
 def test_a_branch_with_some_sampling_of_its_own_takes_the_rest_from_the_options() -> None:
@@ -95,3 +97,28 @@ def test_a_run_is_named_after_its_file_as_far_as_a_name_goes() -> None:
     assert name_of("docs/spec.md") == "spec.md"
     assert name_of("-") is None
     assert name_of("n\udcff\x1b" + "x" * 255) == "n\N{REPLACEMENT CHARACTER}\u241b" + "x" * 47
+
+
+def test_a_file_without_an_end_is_read_up_to_the_limit_and_refused_with_both_numbers(tmp_path: Path) -> None:
+    zeros = tmp_path / "zeros.yaml"
+    zeros.symlink_to("/dev/zero")
+    both = "has at least 101 bytes; the limit is 100"
+    with pytest.raises(InvalidInput, match=f"The template {both}"):
+        read_template(zeros, 100)
+    with pytest.raises(InvalidBranch, match=f"The prompts file {both}"):
+        read_prompts(zeros, 100)
+    with pytest.raises(InvalidDocument, match=f"The document {both}"):
+        read_document(str(zeros), 100)
+
+
+def test_a_file_over_the_limit_is_refused_with_its_size(tmp_path: Path) -> None:
+    path = tmp_path / "t.txt"
+    path.write_bytes(b"x" * 1_234)
+    with pytest.raises(InvalidInput, match="has 1,234 bytes; the limit is 1,233"):
+        read_template(path, 1_233)
+    assert read_template(path, 1_234) == "x" * 1_234
+
+
+def test_an_empty_name_is_not_taken_for_a_directory() -> None:
+    with pytest.raises(InvalidDocument, match="The name of the document's file is empty"):
+        read_document("", 100)

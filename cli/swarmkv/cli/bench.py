@@ -17,7 +17,7 @@ from swarmkv.cli import output, render
 from swarmkv.cli.broker import ServerClaim
 from swarmkv.cli.demo import load_sample, private_stage
 from swarmkv.cli.models import DEFAULT_ALIAS, DEMO, parse_model
-from swarmkv.cli.options import LoadedModel
+from swarmkv.cli.options import LoadedModel, finite
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import BrokerPlace
 from swarmkv.protocol.settings import Settings, load_settings
@@ -98,7 +98,9 @@ def queue(
     jobs: Annotated[int, typer.Option(min=1, help="Branches submitted at once.")] = 1_000,
     starts: Annotated[int, typer.Option(min=1, help="Branches timed one after another.")] = 200,
     rounds: Rounds = 3,
-    idle_s: Annotated[float, typer.Option(min=0.1, help="Seconds of rest in which CPU time is counted.")] = 15.0,
+    idle_s: Annotated[
+        float, typer.Option(min=0.1, callback=finite, help="Seconds of rest in which CPU time is counted.")
+    ] = 15.0,
     json_file: JsonFile = None,
 ) -> None:
     """What the queue costs, without a model."""
@@ -115,7 +117,9 @@ def throughput(
     workers: Annotated[str, typer.Option(metavar="N,N,...", help="Branch workers, each number a case.")] = "1,2",
     doc_tokens: DocTokens = 3_500,
     max_tokens: MaxTokens = 32,
-    gap_s: Annotated[float, typer.Option(min=0.001, help="Seconds between arrivals, on average.")] = 1.0,
+    gap_s: Annotated[
+        float, typer.Option(min=0.001, callback=finite, help="Seconds between arrivals, on average.")
+    ] = 1.0,
     rounds: Rounds = 1,
     seed: Seed = 0,
     model: LoadedModel = DEMO,
@@ -141,7 +145,7 @@ def throughput(
 
 @app.command()
 def soak(
-    minutes: Annotated[float, typer.Option(min=0.01, help="How long.")] = 10.0,
+    minutes: Annotated[float, typer.Option(min=0.01, callback=finite, help="How long.")] = 10.0,
     doc_tokens: DocTokens = 1_500,
     seed: Seed = 0,
     model: LoadedModel = DEMO,

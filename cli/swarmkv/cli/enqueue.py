@@ -19,7 +19,7 @@ from swarmkv.cli.submission import (
     name_of,
     parse_sampling,
     read_document,
-    read_text,
+    read_template,
     with_defaults,
 )
 from swarmkv.producer import Producer, RunHandle, RunReport
@@ -65,14 +65,15 @@ def enqueue(
     given |= {"min_p": min_p, "repeat_penalty": repeat_penalty, "seed": seed, "stop": stop or None}
     sampling = parse_sampling({key: value for key, value in given.items() if value is not None})
     branches = [parse_prompt(value) for value in prompt or []]
-    branches += read_prompts(prompts) if prompts else []
+    limits = load_settings()
+    branches += read_prompts(prompts, limits.max_document_bytes) if prompts else []
     submission = Submission(
-        document=read_document(document, load_settings().max_document_bytes),
+        document=read_document(document, limits.max_document_bytes),
         branches=[with_defaults(branch, sampling) for branch in branches],
         sampling=sampling,
         model=parse_alias(model),
         system=system,
-        template=None if template is None else read_text(template),
+        template=None if template is None else read_template(template, limits.max_prompt_bytes),
         name=name or name_of(document),
         deadline_s=deadline,
         any_model=any_model,

@@ -26,18 +26,18 @@ class ModelChoice:
 def parse_model(value: str) -> ModelChoice:
     """`value` of --model on a command that loads the model.
 
-    What stands before the first `=` is the alias, if it can be one; so `./a=b.gguf` is a path. Raises
-    ConfigError.
+    What stands before the first `=` is the alias, unless it is part of a path; so `./a=b.gguf` is a path.
+    Raises ConfigError.
     """
     alias, equals, ref = value.partition("=")
-    if not equals or not (_ALIAS.fullmatch(alias) or alias == ""):
+    if not equals or "/" in alias:
         alias, ref = DEFAULT_ALIAS, value
     if not alias or not ref:
         raise ConfigError(
             f"--model {value!r} names no {'model' if alias else 'alias'}.",
             hint="Write --model [ALIAS=]PATH, hf://owner/repo/file.gguf or demo.",
         )
-    return ModelChoice(alias, ref)
+    return ModelChoice(_checked(alias), ref)
 
 
 def parse_models(values: list[str]) -> list[ModelChoice]:
@@ -57,7 +57,16 @@ def parse_alias(value: str) -> str:
     """`value` of --model on a command that only asks for a model.
 
     The option may be written as on `up`: of `legal=model.gguf` the alias counts, and a bare path, `hf://`
-    or `demo` is what `up` announces as `default`.
+    or `demo` is what `up` announces as `default`. Raises ConfigError.
     """
-    is_reference = "/" in value or value.endswith(".gguf") or value == DEMO
-    return parse_model(value).alias if is_reference or "=" in value else value
+    is_reference = not value or "/" in value or value.endswith(".gguf") or value == DEMO
+    return parse_model(value).alias if is_reference or "=" in value else _checked(value)
+
+
+def _checked(alias: str) -> str:
+    if not _ALIAS.fullmatch(alias):
+        raise ConfigError(
+            f"--model: {alias!r} is no alias.",
+            hint="An alias has up to 64 letters, digits and . _ -. A path that holds = needs a /: ./a=b.gguf.",
+        )
+    return alias

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def finite(value: float | None) -> float | None:
+    """The callback of an option in seconds or minutes; raises BadParameter for nan, inf, 0 and less."""
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise typer.BadParameter(f"{value:g} is no length of time: give a number above 0")
+    return value
+
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id that `enqueue` printed; see `swarmkv runs`.")]
@@ -52,5 +61,6 @@ Stop = Annotated[list[str] | None, typer.Option(help="A text that ends an answer
 Wait = Annotated[bool, typer.Option("--wait", help="Wait for the answers and print them.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Like --wait, and show progress.")]
 Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="With --wait: give up waiting; the run goes on.")
+    float | None,
+    typer.Option(metavar="SECONDS", callback=finite, help="With --wait: give up waiting; the run goes on."),
 ]

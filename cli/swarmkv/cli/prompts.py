@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from swarmkv.cli.files import Kind, read_file
 from swarmkv.protocol.errors import InvalidBranch
 
 Branch = str | tuple[str, str] | Mapping[str, Any]
@@ -27,12 +28,12 @@ def parse_prompt(value: str) -> Branch:
     return (name, prompt) if name else prompt
 
 
-def read_prompts(path: Path) -> list[Branch]:
+def read_prompts(path: Path, max_bytes: int) -> list[Branch]:
     """The branches of a prompts file, in its order; raises InvalidBranch naming the place.
 
     YAML holds a list of branches, alone or under the key `branches`; JSON Lines one branch per line.
     """
-    text = _read(path)
+    text = _read(path, max_bytes)
     if path.suffix in (".jsonl", ".ndjson"):
         return _from_json_lines(path, text)
     if path.suffix in (".yaml", ".yml", ".json"):
@@ -42,11 +43,10 @@ def read_prompts(path: Path) -> list[Branch]:
     )
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, max_bytes: int) -> str:
+    data = read_file(path, Kind("prompts file", max_bytes, "SWARMKV_MAX_DOCUMENT_BYTES", InvalidBranch))
     try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as exc:
-        raise InvalidBranch(f"{path} cannot be read: {exc.strerror}.") from exc
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as exc:
         raise InvalidBranch(
             f"{path} is not UTF-8: byte 0x{exc.object[exc.start]:02x} at offset {exc.start:,}."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from swarmkv.cli.files import STDIN, Kind, read_file, read_stdin
 from swarmkv.cli.prompts import Branch
 from swarmkv.cli.text import clean_line
 from swarmkv.producer import Sampling
@@ -55,35 +54,23 @@ def with_defaults(branch: Branch, sampling: Sampling) -> Branch:
 
 def read_document(path: str, max_bytes: int) -> bytes:
     """The bytes of a file, or of stdin for `-`; no more than the limit is read. Raises InvalidDocument."""
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read(max_bytes + 1)
-            size_bytes = len(data)
-        else:
-            with Path(path).open("rb") as file:
-                data = file.read(max_bytes + 1)
-                size_bytes = max(len(data), os.fstat(file.fileno()).st_size)
-    except OSError as exc:
-        raise InvalidDocument(f"{path} cannot be read: {exc.strerror}.") from exc
-    if len(data) > max_bytes:
-        at_least = "at least " if path == "-" else ""
-        raise InvalidDocument(
-            f"The document has {at_least}{size_bytes:,} bytes; the limit is {max_bytes:,}.",
-            hint="Shorten it, or raise SWARMKV_MAX_DOCUMENT_BYTES.",
-        )
-    return data
+    kind = Kind("document", max_bytes, "SWARMKV_MAX_DOCUMENT_BYTES", InvalidDocument)
+    if path == STDIN:
+        return read_stdin(kind)
+    if not path:  # which Path would take for the directory that the user stands in
+        raise InvalidDocument("The name of the document's file is empty.", hint="Name a file, or - for stdin.")
+    return read_file(Path(path), kind)
 
 
-def read_text(path: Path) -> str:
-    """The text of a small file; raises InvalidInput."""
+def read_template(path: Path, max_bytes: int) -> str:
+    """The text of a template; raises InvalidInput."""
+    data = read_file(path, Kind("template", max_bytes, "SWARMKV_MAX_PROMPT_BYTES", InvalidInput))
     try:
-        return path.read_bytes().decode()
-    except OSError as exc:
-        raise InvalidInput(f"{path} cannot be read: {exc.strerror}.") from exc
+        return data.decode()
     except UnicodeDecodeError as exc:
-        raise InvalidInput(f"{path} is not UTF-8 at offset {exc.start:,}.") from exc
+        raise InvalidInput(f"The template {path} is not UTF-8 at offset {exc.start:,}.") from exc
 
 
 def name_of(path: str) -> str | None:
     """A run's name from its document's file; None for stdin."""
-    return None if path == "-" else clean_line(Path(path).name)[:_MAX_NAME_CHARS] or None
+    return None if path == STDIN else clean_line(Path(path).name)[:_MAX_NAME_CHARS] or None
