@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -82,6 +84,40 @@ async def test_a_shell_with_another_runtime_directory_finds_it_through_its_data(
     assert places.find_live(elsewhere) == place.socket
     assert await broker.claim(elsewhere) == place.socket
     claim.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_live", "is_ready"),
+    [
+        (b"+PONG\r\n", True, True),
+        (b"-MISCONF Errors writing to the AOF file: No space left on device\r\n", True, True),
+        (b"-LOADING Valkey is loading the dataset in memory\r\n", True, False),
+        (b"HTTP/1.1 400 Bad Request\r\n", False, False),
+        (b"", False, False),
+    ],
+)
+def test_a_broker_that_answers_by_an_error_is_there(
+    place: BrokerPlace, answer: bytes, is_live: bool, is_ready: bool
+) -> None:
+    place.runtime_dir.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(place.socket))
+        server.listen()
+        answering = threading.Thread(target=answer_pings, args=(server, answer))
+        answering.start()
+        assert places.find_live(place) == (place.socket if is_live else None)
+        assert places.is_ready(place.socket) is is_ready
+        server.shutdown(socket.SHUT_RDWR)
+        answering.join(timeout=10)
+
+
+def answer_pings(server: socket.socket, answer: bytes) -> None:
+    with contextlib.suppress(OSError):  # shut down
+        while True:
+            client, _ = server.accept()
+            with client:
+                client.recv(64)
+                client.sendall(answer)
 
 
 async def test_a_stale_socket_is_no_broker_and_makes_room(place: BrokerPlace, supervisor: Supervisor) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from swarmkv.cli.supervise import Program
 from swarmkv.protocol.errors import BrokerError
-from swarmkv.protocol.place import BrokerPlace, check_private, find_live, is_live
+from swarmkv.protocol.place import BrokerPlace, check_private, find_live, is_ready
 
 _MAX_SOCKET_PATH_BYTES = 107  # sun_path of sockaddr_un, less its NUL
 _START_TIMEOUT_S = 30.0
@@ -80,11 +80,11 @@ async def claim(place: BrokerPlace) -> ServerClaim | Path:
 
 
 async def wait_live(path: Path, timeout_s: float = _START_TIMEOUT_S) -> None:
-    """Return when the server on `path` answers; raises BrokerError after `timeout_s`."""
+    """Return when the server on `path` answers and has loaded its data; raises BrokerError after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
-    while not is_live(path):
+    while not is_ready(path):
         if time.monotonic() > deadline:
-            raise BrokerError(f"The broker on {path} did not answer within {timeout_s:.0f} s.")
+            raise BrokerError(f"The broker on {path} was not ready within {timeout_s:.0f} s.")
         await asyncio.sleep(_POLL_S)
 
 
