@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from io import FileIO
 from pathlib import Path
 
 import psutil
@@ -72,8 +73,9 @@ async def test_leaving_the_block_ends_every_program(stand: Stand) -> None:
 
 async def test_higher_stages_end_before_lower_ones(stand: Stand) -> None:
     code = (
-        "import signal, sys, time\n"
-        "def end(*_):\n    print('ended', flush=True)\n    sys.exit(0)\n"
+        "import os, signal, sys, time\n"
+        # Not by print, which may be at work on 'ready' still when the signal comes.
+        "def end(*_):\n    os.write(1, b'ended\\n')\n    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, end)\nprint('ready', flush=True)\ntime.sleep(600)"
     )
     async with stand.supervisor() as supervisor:
@@ -186,6 +188,17 @@ async def test_the_log_is_bounded(stand: Stand, monkeypatch: pytest.MonkeyPatch)
     files = sorted(path.name for path in stand.path.parent.glob("log*"))
     assert files == ["log", "log.1.log"]
     assert all(path.stat().st_size < 11_000 for path in stand.path.parent.glob("log*"))
+
+
+async def test_a_full_disk_costs_the_log_and_not_the_programs(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise.LogFile, "_open", lambda log: FileIO("/dev/full", "w"))
+    async with stand.supervisor() as supervisor:
+        await supervisor.start(python("worker", "print('lost', flush=True)\nimport sys\nsys.exit(2)"))
+        with pytest.raises(ProgramFailed) as caught:
+            await asyncio.wait_for(supervisor.watch(), 30)
+    assert caught.value.hint == "lost"
 
 
 PARENT = """

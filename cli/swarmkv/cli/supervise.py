@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -67,29 +68,32 @@ class Program:
 class LogFile:
     """Lines of all programs in one file, each behind its time and program.
 
-    Kept under twice _MAX_LOG_BYTES.
+    Kept under twice _MAX_LOG_BYTES. What a full disk does not take is lost: the programs matter more.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = path.open("ab")
-        path.chmod(0o600)
+        self._file = self._open()
 
     def write(self, name: str, line: bytes) -> None:
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        self._file.write(f"{stamp} {name} | ".encode() + line + b"\n")
-        self._file.flush()
-        if self._file.tell() > _MAX_LOG_BYTES:
-            self._rotate()
+        with contextlib.suppress(OSError):
+            self._file.write(f"{stamp} {name} | ".encode() + line + b"\n")
+            if self._file.tell() > _MAX_LOG_BYTES:
+                self._rotate()
 
     def close(self) -> None:
         self._file.close()
 
     def _rotate(self) -> None:
-        self._file.close()
         self.path.replace(self.path.with_suffix(".1.log"))
-        self._file = self.path.open("ab")
-        self.path.chmod(0o600)
+        full, self._file = self._file, self._open()
+        full.close()
+
+    def _open(self) -> FileIO:
+        file = FileIO(os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600), "a")
+        os.fchmod(file.fileno(), 0o600)
+        return file
 
 
 class Supervisor:

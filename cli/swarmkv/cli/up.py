@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +31,11 @@ Workers = Annotated[int, typer.Option(min=0, max=64)]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the command runs, and where it logs."""
+    """What the command runs, and the directory it logs to."""
 
     plan: WorkerPlan
     settings: Settings
-    log: Path
+    log_dir: Path
 
 
 def up(
@@ -56,7 +59,7 @@ def up(
     options = ("--verbose", *(("--slots", str(slots)) if slots is not None else ()))
     log_dir = state_dir()
     broker.make_private(log_dir)
-    parts = Parts(WorkerPlan(choices, *counts, options=options), settings, log_dir / "up.log")
+    parts = Parts(WorkerPlan(choices, *counts, options=options), settings, log_dir)
     try:
         run_interruptible(_run(parts), _say_stopping)
     except Interrupted:
@@ -71,15 +74,31 @@ def _say_stopping() -> None:
 async def _run(parts: Parts) -> None:
     started = time.monotonic()
     with contextlib.ExitStack() as claims:
-        async with Supervisor(parts.log, notice=output.note) as supervisor:
+        log = claim_log(parts.log_dir, claims)
+        async with Supervisor(log, notice=output.note) as supervisor:
             url = parts.settings.redis_url or await _broker(supervisor, claims)
             names = await _workers(parts, supervisor, url)
-            output.note(f"workers   {', '.join(names)} on {shown(url)}; log {parts.log}")
+            output.note(f"workers   {', '.join(names)} on {shown(url)}; log {log}")
             async with Producer(url, parts.settings) as producer:
                 await supervisor.during(wait_ready(producer, supervisor, names))
             output.note(f"ready     in {time.monotonic() - started:.1f} s; Ctrl-C stops all", style="green")
             output.note('try       swarmkv enqueue FILE -p "…" --follow', style="dim")
             await supervisor.watch()
+
+
+def claim_log(directory: Path, claims: contextlib.ExitStack) -> Path:
+    """up.log, or up-2.log and so on while other processes of `up` write to those before; until `claims` closes.
+
+    A lock beside the log tells, for the log itself is replaced when it grows.
+    """
+    for number in itertools.count(1):
+        log = directory / ("up.log" if number == 1 else f"up-{number}.log")
+        lock = os.open(log.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        claims.callback(os.close, lock)
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return log
+    raise AssertionError
 
 
 async def _workers(parts: Parts, supervisor: Supervisor, url: str) -> list[str]:
@@ -102,6 +121,7 @@ async def _broker(supervisor: Supervisor, claims: contextlib.ExitStack) -> str:
     claim = await broker.claim(place)
     if isinstance(claim, Path):
         output.note(f"broker    runs already on {claim}; it is used, and left running")
+        await broker.wait_live(claim)
         return socket_url(claim)
     claims.callback(claim.close)
     await supervisor.start(claim.program())
