@@ -72,7 +72,16 @@ def test_rm_removes_what_is_named_or_all(home: Home, store: SnapshotStore) -> No
 def test_an_unknown_key_is_refused(home: Home, store: SnapshotStore, key: str) -> None:
     add(store, 1)
     done = home.run("snapshots", "inspect", key, "--json")
-    assert (done.code, done.json["error"]["code"]) == (1, "snapshot_missing")
+    assert (done.code, done.json["error"]["code"]) == (2, "snapshot_missing")
+    assert home.run("snapshots", "rm", key).code == 2
+
+
+def test_the_beginning_of_several_keys_is_refused(home: Home, store: SnapshotStore) -> None:
+    key = add(store, 1)
+    path = store.path / f"{key}.kv"
+    path.with_name(f"{key[:-1]}{'0' if key[-1] != '0' else '1'}.kv").write_bytes(path.read_bytes())
+    done = home.run("snapshots", "rm", key[:-1])
+    assert (done.code, "2 snapshots begin with" in done.stderr) == (2, True)
 
 
 def test_doctor_finds_nothing_wrong_with_a_good_host(home: Home, redis_url: str, tiny_llama_path: Path) -> None:
@@ -90,3 +99,9 @@ def test_doctor_without_a_broker_says_so_and_ends_with_code_one(home: Home, tiny
     assert done.code == 1
     assert "problem  redis" in done.stdout
     assert "swarmkv up" in done.stdout
+
+
+def test_a_store_that_cannot_be_made_is_named_with_the_reason(home: Home) -> None:
+    done = home.with_settings(store_dir="/proc/none").run("snapshots", "ls")
+    assert (done.code, done.stdout) == (2, "")
+    assert "SWARMKV_STORE_DIR=/proc/none cannot be used: No such file or directory.\n" in done.stderr

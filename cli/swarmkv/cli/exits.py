@@ -10,13 +10,14 @@ from swarmkv.protocol.errors import (
     ModelError,
     RunNotFinished,
     RunNotFound,
+    SnapshotMissing,
     SwarmkvError,
 )
 from swarmkv.protocol.messages import RunReport
 
 DONE = 0
 FAILED = 1  # some branch failed or was cancelled, or a command could not do its work
-USAGE = 2  # arguments, settings, a document or a model that must be changed
+USAGE = 2  # arguments, settings, a document, a model or the name of something that must be changed
 UNFINISHED = 3
 BROKER = 4
 NO_WORKER = 5
@@ -51,7 +52,7 @@ def for_error(error: SwarmkvError) -> int:
 
 
 _BY_ERROR: tuple[tuple[tuple[type[SwarmkvError], ...], int], ...] = (
-    ((InvalidInput, ConfigError, ModelError, RunNotFound, ProgramFailed, UsageFault), USAGE),
+    ((InvalidInput, ConfigError, ModelError, RunNotFound, SnapshotMissing, ProgramFailed, UsageFault), USAGE),
     ((RunNotFinished,), UNFINISHED),
     ((BrokerError,), BROKER),
     ((NoWorker,), NO_WORKER),

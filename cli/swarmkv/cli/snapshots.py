@@ -91,14 +91,14 @@ def _store() -> SnapshotStore:
 
 
 def _find(store: SnapshotStore, key: str) -> SnapshotEntry:
-    """The one snapshot whose key begins with `key`; raises SnapshotMissing, SnapshotError."""
+    """The one snapshot whose key begins with `key`; raises SnapshotMissing, UsageFault."""
     found = [entry for entry in store.ls() if entry.key.startswith(key)]
     if not found or len(key) < _MIN_PREFIX_CHARS:
         raise SnapshotMissing(
             f"The store at {store.path} has no snapshot {key!r}.", hint="`swarmkv snapshots ls` lists them."
         )
     if len(found) > 1:
-        raise SnapshotError(f"{len(found)} snapshots begin with {key!r}.", hint="Give more of the key.")
+        raise exits.UsageFault(f"{len(found)} snapshots begin with {key!r}.", hint="Give more of the key.")
     return found[0]
 
 
