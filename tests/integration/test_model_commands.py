@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from swarmkv.cli import exits, model
-from swarmkv.protocol.errors import ConfigError
+from swarmkv.cli.children import Child
+from swarmkv.protocol.errors import ConfigError, ModelError
 from swarmkv.workers.engine import gguf
 from swarmkv.workers.engine.facts import KvFacts, read_facts
 from tests import tiny_models
@@ -173,6 +175,19 @@ def test_what_llama_cpp_refuses_leaves_nothing_behind(home: Home, copy: Path) ->
     assert done.code == exits.USAGE
     assert "cannot" in done.stderr
     assert "Traceback" not in done.stderr
+    assert [path.name for path in copy.parent.iterdir()] == ["tiny.gguf"]
+
+
+def test_a_child_that_dies_halfway_leaves_nothing_behind(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class DiesHalfway(Child):
+        def __init__(self, module: str, arguments: Sequence[str]) -> None:
+            _, partial, *_ = arguments
+            half = f"open({partial!r}, 'wb').write(b'GGUF'); raise SystemExit('half a model')"
+            super().__init__("timeit", ("-n1", "-r1", half))
+
+    monkeypatch.setattr(model, "Child", DiesHalfway)
+    with pytest.raises(ModelError, match="half a model"):
+        model.quantize(str(copy), model.WeightKind.Q8_0)
     assert [path.name for path in copy.parent.iterdir()] == ["tiny.gguf"]
 
 
