@@ -194,7 +194,7 @@ def test_an_unknown_alias_is_refused_naming_the_known_ones(announced: Home) -> N
         (DOCUMENT, ["-p", "Why?", "--max-tokens", "0"], "--max-tokens 0: "),
         (DOCUMENT, ["-p", "Why?", "--max-tokens", "many"], "--max-tokens"),
         (DOCUMENT, ["-p", "Why?", "--prompts", "none.yaml"], "none.yaml cannot be read"),
-        (DOCUMENT, ["-p", "Why?", "--deadline", "-1"], "deadline of -1 s is out of range"),
+        (DOCUMENT, ["-p", "Why?", "--deadline", "-1"], "deadline of -1.0 s is out of range"),
         (DOCUMENT, ["-p", "Why?", "--wait", "--timeout", "nan"], "nan is no length of time"),
         (DOCUMENT, ["-p", "Why?", "--wait", "--timeout", "inf"], "inf is no length of time"),
         (DOCUMENT, ["-p", "Why?", "--follow", "--timeout", "-5"], "-5 is no length of time"),
@@ -251,7 +251,7 @@ def test_an_unknown_run_is_refused(home: Home, command: str) -> None:
 
 def test_a_misspelt_setting_is_refused_by_name(home: Home) -> None:
     done = home.with_settings(slotz=3).run("runs")
-    assert (done.code, "SWARMKV_SLOTZ is no setting" in done.stderr) == (2, True)
+    assert (done.code, "SWARMKV_SLOTZ (environment) is no setting" in done.stderr) == (2, True)
 
 
 def test_a_worker_without_a_model_file_ends_with_code_two(home: Home) -> None:
