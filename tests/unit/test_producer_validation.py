@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +13,7 @@ from swarmkv.protocol.settings import Settings
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 GOOD = "A document."
+UNCHECKED = BranchSpec.model_construct(**dict.fromkeys(("name", "prompt"), cast(Any, 7)))
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ async def test_a_bad_document_is_refused_saying_where(producer: Producer, docume
         (["\u2003"], "is empty"),
         ({"a": "What?"}, "The branches are a dict"),
         (7, "The branches are a int"),
-        ([BranchSpec.model_construct(**{"name": "a", "prompt": None})], "prompt=None"),
+        ([UNCHECKED], "prompt=7"),
         ([BranchSpec(name="a", prompt="b", sampling=Sampling.model_construct(temperature=-1))], "temperature"),
         ([{"prompt": "What?", "sampling": {"top_k": 10**20}}], "sampling.top_k"),
         ([{"prompt": "What?", "sampling": {"logit_bias": {10**25: 1.0}}}], "sampling.logit_bias"),
