@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -82,6 +83,7 @@ class Lab:
 
 @contextmanager
 def open_lab(model_path: Path) -> Iterator[Lab]:
-    """A lab over one model file."""
+    """A lab over one model file; its workers have the default settings, whatever was tuned for this machine."""
     with tempfile.TemporaryDirectory(prefix="swarmkv-figures-") as directory, real_text(model_path) as text:
+        os.environ["XDG_CONFIG_HOME"] = directory
         yield Lab(model_path, text, Path(directory))
