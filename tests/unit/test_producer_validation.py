@@ -66,7 +66,7 @@ async def test_a_bad_document_is_refused_saying_where(producer: Producer, docume
         (["\u2003"], "is empty"),
         ({"a": "What?"}, "The branches are a dict"),
         (7, "The branches are a int"),
-        ([UNCHECKED], "prompt=7"),
+        ([UNCHECKED], "name=7"),
         ([BranchSpec(name="a", prompt="b", sampling=Sampling.model_construct(temperature=-1))], "temperature"),
         ([{"prompt": "What?", "sampling": {"top_k": 10**20}}], "sampling.top_k"),
         ([{"prompt": "What?", "sampling": {"logit_bias": {10**25: 1.0}}}], "sampling.logit_bias"),

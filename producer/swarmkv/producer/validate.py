@@ -114,7 +114,7 @@ def _branch(item: BranchLike, position: int, default: Sampling) -> BranchSpec:
     try:
         match item:
             case BranchSpec():
-                return BranchSpec.model_validate(item.model_dump())  # it may have been made unchecked
+                return BranchSpec.model_validate(item.model_dump(warnings=False))  # it may have been made unchecked
             case str():
                 return BranchSpec(name=f"branch-{position}", prompt=item, sampling=default)
             case (str() as name, str() as prompt):
