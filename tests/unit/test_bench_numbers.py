@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
 
-from swarmkv.benchmarks.corpus import Text
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
 from swarmkv.benchmarks.fanout.compare import Comparison, Family, Plan, case_document
 from swarmkv.benchmarks.intervals import length, overlap, union, utilisation
 from swarmkv.benchmarks.restore.rates import Seconds, case_of
 from swarmkv.benchmarks.stats import Spread, p50_p99, percentile
+from swarmkv.benchmarks.texts import Text
 
 PLAN = Plan(document_tokens=100, branches=(2,), max_tokens=4, rounds=3)
 FACTS: dict[str, Any] = {
@@ -167,3 +169,8 @@ def test_bandwidth_is_compared_within_each_round() -> None:
     assert case["export_vs_memcpy"] == pytest.approx(0.5)
     assert case["restore_gbps"] == pytest.approx(5.0)
     assert (case["export_extra_bytes"], case["restore_extra_bytes"]) == (5, 7)
+
+
+def test_a_peer_decides_itself_how_openmp_is_loaded() -> None:
+    code = "import sys, swarmkv.benchmarks.fanout.llama_cpp_python; sys.exit('llama_cpp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0

@@ -16,8 +16,6 @@ from swarmkv.workers.engine.jobs import EngineConfig, Tokens
 from swarmkv.workers.engine.model import Model
 from swarmkv.workers.opening import WorkerRole, engine_config
 
-MARGIN = 64  # cells beyond what is needed: llama.cpp rounds
-
 
 def config_for(role: WorkerRole, model_path: Path, settings: Settings, n_ctx: int) -> EngineConfig:
     """The engine settings of a worker of that role, with as many cells as a job needs."""

@@ -6,11 +6,11 @@ import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from swarmkv.benchmarks.errors import BenchFailed
+from swarmkv.benchmarks.texts import Text
 from swarmkv.workers.engine.jobs import Tokens
 from swarmkv.workers.engine.model import Model
 from swarmkv.workers.engine.templates import template_of
@@ -18,14 +18,6 @@ from swarmkv.workers.engine.tokens import Vocab
 
 TOPICS = ("slots", "timeouts", "valves", "alarms", "power", "logging", "tests", "limits", "faults", "records")
 _NUMBER = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text and its token ids, as the workers make them from it."""
-
-    text: str
-    ids: Tokens
 
 
 class Corpus:

@@ -12,8 +12,10 @@ from swarmkv.benchmarks.errors import BenchFailed
 
 GRACE_S = 20.0
 _LAST_BYTES = 1_000
-# Ours for workers that share a machine's cores; what runs alone is faster with OpenMP's own.
+# Turns that OpenMP's threads wait with the CPU busy: its own many are best for what has the machine for itself, few
+# for what shares its cores. Peers are run with both.
 OPENMP_TUNING = "GOMP_SPINCOUNT"
+FEW_TURNS = "2000"
 _OURS = (OPENMP_TUNING, "PYTHONPATH")
 
 
@@ -57,9 +59,10 @@ class Child:
                 stream.close()
 
 
-def peer_environment() -> dict[str, str]:
-    """The environment of a program that is not ours: nothing of our tuning, and none of our modules, in it."""
-    return {name: value for name, value in os.environ.items() if name not in _OURS}
+def peer_environment(*, few_turns: bool = False) -> dict[str, str]:
+    """The environment of a program that is not ours: none of our modules, our tuning only if asked for."""
+    env = {name: value for name, value in os.environ.items() if name not in _OURS}
+    return env | ({OPENMP_TUNING: FEW_TURNS} if few_turns else {})
 
 
 def cpu_s(pid: int) -> float:

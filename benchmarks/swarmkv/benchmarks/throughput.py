@@ -11,7 +11,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from swarmkv.benchmarks.corpus import Corpus, Text, open_corpus
+from swarmkv.benchmarks.corpus import Corpus, open_corpus
 from swarmkv.benchmarks.environment import document, engine_settings
 from swarmkv.benchmarks.fanout.system import greedy
 from swarmkv.benchmarks.ground import Ground
@@ -19,6 +19,7 @@ from swarmkv.benchmarks.installation import Installation, installed
 from swarmkv.benchmarks.intervals import Interval, length, overlap, utilisation
 from swarmkv.benchmarks.sizing import Sizing
 from swarmkv.benchmarks.stats import Spread, p50_p99
+from swarmkv.benchmarks.texts import Text
 from swarmkv.producer import RunHandle, RunReport
 from swarmkv.protocol.events import BranchDone, BranchStarted, PrefillDone
 from swarmkv.protocol.settings import Settings

@@ -13,7 +13,7 @@ from swarmkv.benchmarks.fanout.case import Scheme
 from swarmkv.benchmarks.fanout.compare import BF16, IDEAL, OURS, Comparison, Family, Plan
 from swarmkv.benchmarks.fanout.context_per_branch import ContextPerBranch
 from swarmkv.benchmarks.fanout.ideal import Ideal
-from swarmkv.benchmarks.fanout.llama_cpp_python import LlamaCppPython
+from swarmkv.benchmarks.fanout.llama_cpp_python import SETTINGS, LlamaCppPython
 from swarmkv.benchmarks.fanout.llama_server import server_settings
 from swarmkv.benchmarks.fanout.reprefill import Reprefill
 from swarmkv.benchmarks.fanout.system import System
@@ -103,8 +103,7 @@ def _families(ground: Ground, options: FanoutOptions, corpus: Corpus, sizing: Si
     if "context_per_branch" in chosen:
         yield _alone(ContextPerBranch(path, settings, sizing))
     if "llama_cpp_python" in chosen:
-        members = [LlamaCppPython(path, sizing, *setting) for setting in LlamaCppPython.SETTINGS]
-        yield Family("llama_cpp_python", tuple(members))
+        yield Family("llama_cpp_python", tuple(LlamaCppPython(path, sizing, setting) for setting in SETTINGS))
     if options.llama_server is not None and "llama_server" in chosen:
         yield Family("llama_server", server_settings(ground, options.llama_server, path, sizing))
     if options.vllm is not None and "vllm" in chosen:

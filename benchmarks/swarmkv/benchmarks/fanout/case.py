@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from swarmkv.benchmarks.corpus import Text
+from swarmkv.benchmarks.texts import Text
 from swarmkv.workers.engine.jobs import Tokens
 
 

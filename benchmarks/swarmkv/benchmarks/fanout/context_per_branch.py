@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from time import perf_counter
 
-from swarmkv.benchmarks.alone import MARGIN, config_for, context_of, feed, go_on
+from swarmkv.benchmarks.alone import config_for, context_of, feed, go_on
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
 from swarmkv.benchmarks.remote import Remote
-from swarmkv.benchmarks.sizing import Sizing
+from swarmkv.benchmarks.sizing import MARGIN, Sizing
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.jobs import EngineConfig, Tokens
 from swarmkv.workers.engine.model import Model

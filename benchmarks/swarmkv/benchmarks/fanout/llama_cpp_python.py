@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any
 
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
-from swarmkv.benchmarks.processes import OPENMP_TUNING
+from swarmkv.benchmarks.processes import FEW_TURNS, OPENMP_TUNING
 from swarmkv.benchmarks.remote import Remote
 from swarmkv.benchmarks.sizing import Sizing
 
@@ -17,13 +18,33 @@ CACHE_BYTES = 2 << 30  # the default of LlamaRAMCache
 UBATCH = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to use a `Llama`."""
+
+    flash_attention: bool
+    few_turns: bool = False
+    has_cache: bool = False
+
+    @property
+    def name(self) -> str:
+        spin, cache = " spin=few" if self.few_turns else "", " LlamaRAMCache" if self.has_cache else ""
+        return f"llama_cpp_python fa={'on' if self.flash_attention else 'off'}{spin}{cache}"
+
+
+SETTINGS = (
+    *(Setting(flash_attention, few_turns) for flash_attention in (False, True) for few_turns in (False, True)),
+    Setting(flash_attention=True, has_cache=True),
+)
+
+
 class Loop:
     """One `Llama` in this process."""
 
-    def __init__(
-        self, model_path: Path, cells: int, flash_attention: bool, swa_full: bool, has_cache: bool
-    ) -> None:
-        os.environ.pop(OPENMP_TUNING, None)  # it runs alone: OpenMP's own is faster
+    def __init__(self, model_path: Path, cells: int, setting: Setting) -> None:
+        # Nothing above may import the library, which reads this once.
+        os.environ.pop(OPENMP_TUNING, None)
+        os.environ.update({OPENMP_TUNING: FEW_TURNS} if setting.few_turns else {})
         llama_cpp: Any = importlib.import_module("llama_cpp")
         self._llama = llama_cpp.Llama(
             str(model_path),
@@ -32,11 +53,11 @@ class Loop:
             n_ubatch=UBATCH,
             n_threads=len(os.sched_getaffinity(0)),
             n_threads_batch=len(os.sched_getaffinity(0)),
-            flash_attn=flash_attention,
-            swa_full=swa_full,
+            flash_attn=setting.flash_attention,
+            swa_full=True,  # with the ring its own prefix match never matches
             verbose=False,
         )
-        if has_cache:
+        if setting.has_cache:
             self._llama.set_cache(llama_cpp.LlamaRAMCache(CACHE_BYTES))
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> Measured:
@@ -52,20 +73,10 @@ class Loop:
 class LlamaCppPython:
     """The scheme in one setting; the `Llama` lives in a process of its own."""
 
-    # Its own prefix match needs the whole window: with the ring it re-prefills for every prompt.
-    SETTINGS: ClassVar = (
-        (False, True, False),
-        (True, True, False),
-        (True, True, True),
-    )
-
-    def __init__(
-        self, model_path: Path, sizing: Sizing, flash_attention: bool, swa_full: bool, has_cache: bool
-    ) -> None:
-        flash = "on" if flash_attention else "off"
-        self.name = f"llama_cpp_python fa={flash}{' LlamaRAMCache' if has_cache else ''}"
+    def __init__(self, model_path: Path, sizing: Sizing, setting: Setting) -> None:
+        self.name = setting.name
         cells = sizing.document_tokens + sizing.own_tokens + UBATCH
-        self._source = (model_path, cells, flash_attention, swa_full, has_cache)
+        self._source = (model_path, cells, setting)
         self._loop: Remote[Loop] | None = None
 
     def setup(self) -> None:

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -30,19 +31,36 @@ POLL_S = 0.05
 CELLS_MARGIN = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One way to run the server."""
+
+    parallel: bool
+    flash: str
+    few_turns: bool
+
+    @property
+    def name(self) -> str:
+        slots, spin = "np=B kvu" if self.parallel else "np=1", " spin=few" if self.few_turns else ""
+        return f"llama_server {slots} fa={self.flash}{spin}"
+
+
+SETTINGS = (
+    *(Setting(False, flash, few_turns) for flash in ("off", "on") for few_turns in (False, True)),
+    *(Setting(True, flash, False) for flash in ("off", "on")),
+)
+
+
 class LlamaServer:
     """The scheme in one setting: a server of its own for every number of branches."""
 
-    def __init__(
-        self, ground: Ground, program: Path, model_path: Path, sizing: Sizing, *, parallel: bool, flash: str
-    ) -> None:
-        self.name = f"llama_server {'np=B kvu' if parallel else 'np=1'} fa={flash}"
+    def __init__(self, ground: Ground, program: Path, model_path: Path, sizing: Sizing, setting: Setting) -> None:
+        self.name = setting.name
         self._ground = ground
         self._program = program.absolute()
         self._model_path = model_path
         self._sizing = sizing
-        self._parallel = parallel
-        self._flash = flash
+        self._setting = setting
         self._slots = 0
         self._port = 0
         self._server: Child | None = None
@@ -58,13 +76,13 @@ class LlamaServer:
         self._port = _free_port()
         log = self._ground.directory / f"{self.name.replace(' ', '-')}.log"
         argv = self._ground.tether(self._argv(slots))
-        self._server = Child.start(self.name, argv, log, peer_environment())
+        self._server = Child.start(self.name, argv, log, peer_environment(few_turns=self._setting.few_turns))
         self._slots = slots
         self._wait_ready(self._server)
 
     def run(self, case: Case) -> Outcome:
         """All prompts at once, as many requests at a time as there are slots; then the others."""
-        self.serve(case.branches if self._parallel else 1)
+        self.serve(case.branches if self._setting.parallel else 1)
         prefix, prompts, ready = case.ids()
         asked = [[[*prefix.tolist(), *prompt.tolist()] for prompt in side] for side in (prompts, ready)]
         cold, warm = (self._timed(side, case.max_tokens) for side in asked)
@@ -84,7 +102,7 @@ class LlamaServer:
             "--port": self._port,
             "-t": len(os.sched_getaffinity(0)),
             "-c": slots * own + CELLS_MARGIN,
-            "-fa": self._flash,
+            "-fa": self._setting.flash,
             "-np": slots,
         }
         words = [str(word) for option in options.items() for word in option]
@@ -134,12 +152,8 @@ class LlamaServer:
 
 
 def server_settings(ground: Ground, program: Path, model_path: Path, sizing: Sizing) -> tuple[Scheme, ...]:
-    """One slot and as many as branches, flash attention on and off."""
-    return tuple(
-        LlamaServer(ground, program, model_path, sizing, parallel=parallel, flash=flash)
-        for parallel in (False, True)
-        for flash in ("off", "on")
-    )
+    """The scheme in every setting."""
+    return tuple(LlamaServer(ground, program, model_path, sizing, setting) for setting in SETTINGS)
 
 
 def _free_port() -> int:

@@ -7,9 +7,10 @@ from time import perf_counter
 
 import numpy as np
 
-from swarmkv.benchmarks.alone import MARGIN, config_for, context_of, feed, go_on
+from swarmkv.benchmarks.alone import config_for, context_of, feed, go_on
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
 from swarmkv.benchmarks.remote import Remote
+from swarmkv.benchmarks.sizing import MARGIN
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.jobs import Tokens
 from swarmkv.workers.engine.model import Model

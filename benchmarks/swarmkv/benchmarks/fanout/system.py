@@ -8,11 +8,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from swarmkv.benchmarks.corpus import Text
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
 from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.installation import Installation, installed
 from swarmkv.benchmarks.sizing import Sizing
+from swarmkv.benchmarks.texts import Text
 from swarmkv.producer import RunReport, Sampling
 
 ROLES = ("prefill", "branch")

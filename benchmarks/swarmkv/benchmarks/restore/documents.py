@@ -7,9 +7,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from swarmkv.benchmarks.alone import MARGIN, config_for, context_of, feed, loaded
+from swarmkv.benchmarks.alone import config_for, context_of, feed, loaded
 from swarmkv.benchmarks.mappings import Peak, anonymous, copy_s, fresh_file, read_through
 from swarmkv.benchmarks.restore.rates import Seconds, case_of
+from swarmkv.benchmarks.sizing import MARGIN
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.context import Context
 from swarmkv.workers.engine.jobs import Tokens

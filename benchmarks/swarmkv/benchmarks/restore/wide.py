@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from swarmkv.benchmarks.alone import MARGIN, config_for, context_of, feed, loaded
+from swarmkv.benchmarks.alone import config_for, context_of, feed, loaded
 from swarmkv.benchmarks.environment import free_memory_bytes
 from swarmkv.benchmarks.errors import BenchFailed
 from swarmkv.benchmarks.mappings import GB, Peak, anonymous, copy_s, fresh_file, mapped, read_through, touch
@@ -21,6 +21,7 @@ from swarmkv.benchmarks.remote import Remote
 from swarmkv.benchmarks.restore.documents import export, restore
 from swarmkv.benchmarks.restore.rates import Seconds, case_of
 from swarmkv.benchmarks.restore.wide_model import BYTES_PER_TOKEN
+from swarmkv.benchmarks.sizing import MARGIN
 from swarmkv.protocol.settings import Settings
 
 PIECE = 256  # tokens that are decoded together
