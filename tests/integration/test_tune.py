@@ -61,15 +61,17 @@ def test_tune_measures_every_candidate_and_writes_what_is_fastest(home: Home, ti
     done = fixed.run("tune", str(tiny_llama_path), "--quick", "--json", timeout_s=170)
     assert done.code == exits.DONE, done.stderr
     found = done.json
-    default, flash = found["measured"]
+    default, control, flash = found["measured"]
     assert (default["factor"], default["settings"], default["gain"]) == ("default", {}, None)
     assert flash["settings"] == {"flash_attention": "on"}
-    for row in (default, flash):
+    for row in (default, control, flash):
         assert row["failure"] is None
         assert min(row["prefill_tps"], *row["decode_tps"].values()) > 0
         assert sorted(row["decode_tps"]) == ["1", "16", "8"]
     assert flash["gain_low"] <= flash["gain"] <= flash["gain_high"]
-    assert flash["taken"] == (flash["gain_low"] > 0.03)
+    noise = max(abs(control["gain_low"]), abs(control["gain_high"]))
+    assert flash["taken"] == (flash["gain_low"] > 0.03 + noise)
+    assert (control["factor"], control["settings"], control["taken"]) == ("default again", {}, False)
     profile = Profile.model_validate_json(profile_file(home, tiny_llama_path).read_bytes())
     assert profile.settings.chosen == found["settings"] == (flash["settings"] if flash["taken"] else {})
     assert (profile.machine, found["profile"]) == (this_machine(), str(profile_file(home, tiny_llama_path)))
@@ -79,7 +81,7 @@ def test_a_dry_run_prints_a_table_and_writes_nothing(home: Home, tiny_llama_path
     fixed = home.with_settings(flash_attention="off", n_ubatch=512, slots=16, omp_spin_count=2000)
     done = fixed.run("tune", str(tiny_llama_path), "--quick", "--dry-run", timeout_s=170)
     assert done.code == exits.DONE, done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()] == ["setting", "default"]
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["setting", "default", "default"]
     assert "set by you" in done.stderr
     assert not profile_file(home, tiny_llama_path).exists()
 

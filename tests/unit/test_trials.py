@@ -85,6 +85,12 @@ def test_a_machine_that_gets_slower_for_all_decides_nothing() -> None:
     assert judge([1.0, 2.0, 4.0], [1.0, 2.0, 4.0]) == Verdict(0.0, 0.0, 0.0)
 
 
+def test_what_the_default_gains_over_itself_must_be_exceeded_too() -> None:
+    assert judge([1.0] * 3, [0.9] * 3, noise=0.05).is_faster
+    assert not judge([1.0] * 3, [0.9] * 3, noise=0.10).is_faster
+    assert not judge([1.0] * 3, [1.1] * 3, noise=0.10).is_slower
+
+
 def test_of_each_factor_only_the_best_that_wins_is_taken() -> None:
     small, large = Candidate("n_ubatch", {"n_ubatch": 128}), Candidate("n_ubatch", {"n_ubatch": 256})
     flash = Candidate("attention", {"flash_attention": "on"})

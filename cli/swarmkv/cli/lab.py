@@ -1,7 +1,7 @@
 """Measures the candidates of `swarmkv tune`: every measurement in a fresh process, in rounds.
 
-All candidates take their turn in each round, the default first, so that a machine that is slower for a while is so
-for all of them.
+All candidates take their turn in each round, each time in another order, so that a machine that is slower for a
+while, or after certain work, is so for all of them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,18 +81,18 @@ class Lab:
         series = Series()
         keys = _turns(default, list(candidates))
         for number in range(1, self.work.rounds + 1):
-            for candidate, scenario in keys:
+            for candidate, scenario in _shuffled(keys, number):
                 if candidate not in series.failures:
                     report(f"round {number} of {self.work.rounds}, {scenario}: {candidate.label}")
-                    self._try((candidate, scenario), default, series)
+                    self._try((candidate, scenario), series)
         return series
 
-    def _try(self, key: Key, default: Candidate, series: Series) -> None:
+    def _try(self, key: Key, series: Series) -> None:
         candidate, scenario = key
         try:
             measured = self.measure(candidate, scenario)
         except ChildFailed as exc:
-            if candidate is default:
+            if not candidate.changes:
                 raise
             series.failures[candidate] = exc.message
         else:
@@ -138,12 +139,17 @@ class Lab:
 
 
 def _turns(default: Candidate, candidates: list[Candidate]) -> list[Key]:
-    """The order of one round. What is judged beside another worker must not be slow alone either."""
+    """What a round measures. What is judged beside another worker must not be slow alone either."""
     keys: list[Key] = []
     for scenario in ("alone", "crowd", "beside"):
         own = [one for one in candidates if one.scenario == scenario or (scenario == "alone" and _is_beside(one))]
         keys += [(one, scenario) for one in (default, *own)] if own or scenario == "alone" else []
     return keys
+
+
+def _shuffled(keys: list[Key], number: int) -> list[Key]:
+    """Another order for every round, the same in every `tune`."""
+    return random.Random(number).sample(keys, len(keys))  # noqa: S311 - fairness, not secrecy
 
 
 def _is_beside(candidate: Candidate) -> bool:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _THOROUGH = Work(document_tokens=2_000, answer_tokens=16, rounds=5)
 _QUICK = Work(document_tokens=512, answer_tokens=8, rounds=3)
+_FACTORS = ("flash_attention", "swa_full", "threads", "n_ubatch", "slots", "omp_spin_count")
 _DEFAULT = Candidate("default")
+_CONTROL = Candidate("default again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +75,18 @@ def tune(
     tried = candidates(base, settings, fixed, quick=quick)
     _warn_if_busy(base.cores)
     lab = Lab(path, settings, work, env)
-    series = _measure(lab, tried)
+    series = _measure(lab, (_CONTROL, *tried))
     verdicts = {one: _judge(series, one) for one in tried if one not in series.failures}
     taken = _confirm(lab, best_of_each_factor(_only_harmless(series, verdicts)), verdicts)
     profile = _profile(path, settings, taken)
-    rows = [_row(series, one, verdicts.get(one)) for one in (_DEFAULT, *tried)]
+    shown = {_CONTROL: _judge(series, _CONTROL), **verdicts}
+    rows = [_row(series, one, shown.get(one)) for one in (_DEFAULT, _CONTROL, *tried)]
     written = None if dry_run else _write(profile)
     if as_json:
         output.print_json(_document(profile, work, rows, taken, written))
         return
     _print(rows, taken)
     _say(profile, written, sorted(fixed & set(_FACTORS)))
-
-
-_FACTORS = ("flash_attention", "swa_full", "threads", "n_ubatch", "slots", "omp_spin_count")
 
 
 def _facts(path: Path, settings: Settings) -> ModelFacts:
@@ -140,16 +140,23 @@ def _measure(lab: Lab, tried: Iterable[Candidate]) -> Series:
 
 def _judge(series: Series, candidate: Candidate) -> Verdict:
     scenario = candidate.scenario
-    return judge(series.costs_s((_DEFAULT, scenario)), series.costs_s((candidate, scenario)))
+    default_s, candidate_s = series.costs_s((_DEFAULT, scenario)), series.costs_s((candidate, scenario))
+    return judge(default_s, candidate_s, noise=_noise(series))
+
+
+def _noise(series: Series) -> float:
+    """What the default gains or loses against itself."""
+    again = judge(series.costs_s((_DEFAULT, "alone")), series.costs_s((_CONTROL, "alone")))
+    return max(abs(again.low), abs(again.high))
 
 
 def _only_harmless(series: Series, verdicts: dict[Candidate, Verdict]) -> dict[Candidate, Verdict]:
     """Without what helps two workers and makes one that is alone slower."""
-    alone_s = series.costs_s((_DEFAULT, "alone"))
+    alone_s, noise = series.costs_s((_DEFAULT, "alone")), _noise(series)
     return {
         one: verdict
         for one, verdict in verdicts.items()
-        if one.scenario != "beside" or not judge(alone_s, series.costs_s((one, "alone"))).is_slower
+        if one.scenario != "beside" or not judge(alone_s, series.costs_s((one, "alone")), noise=noise).is_slower
     }
 
 
@@ -160,7 +167,7 @@ def _confirm(lab: Lab, best: list[Candidate], verdicts: dict[Candidate, Verdict]
         return best
     changes = {name: value for one in alone for name, value in one.changes.items()}
     together = Candidate("together", changes)
-    series = _measure(lab, [together])
+    series = _measure(lab, [_CONTROL, together])
     champion = max(alone, key=lambda one: verdicts[one].gain)
     if together not in series.failures and _judge(series, together).gain > verdicts[champion].gain - NEEDED_GAIN:
         return best
@@ -257,6 +264,8 @@ def _word(row: Row, *, is_taken: bool) -> str:
         return f"fails: {row.failure}"
     if row.verdict is None:
         return render.NOTHING
+    if row.candidate is _CONTROL:
+        return "noise"
     return "taken" if is_taken else "slower" if row.verdict.is_slower else "no better"
 
 

@@ -3,10 +3,11 @@
 One setting at a time is changed from the default, and each candidate is compared with the default of the same
 round, since a machine is not as fast now as it was a minute ago:
 
-    round 1   default  candidate  candidate ...
-    round 2   default  candidate  candidate ...      gain of a round = seconds of default / candidate - 1
+    round 1   default  candidate  candidate  default again ...    (in another order each round)
+    round 2   candidate  default  default again  candidate ...    gain of a round: seconds of default / candidate - 1
 
-A candidate is taken when it gains over 3 % in three rounds of four: in all of three, in four of five.
+A candidate is taken when it gains over 3 % in three rounds of four (in all of three, in four of five), beyond what
+the default seems to gain over itself: that is noise.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        return ", ".join(f"{name}={_shown(value)}" for name, value in self.changes.items()) or "default"
+        return ", ".join(f"{name}={_shown(value)}" for name, value in self.changes.items()) or self.factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +84,15 @@ class Verdict:
     gain: float  # of the median round
     low: float
     high: float
+    noise: float = 0.0  # the largest gain or loss of what is no change at all
 
     @property
     def is_faster(self) -> bool:
-        return self.low > NEEDED_GAIN
+        return self.low > NEEDED_GAIN + self.noise
 
     @property
     def is_slower(self) -> bool:
-        return self.high < -NEEDED_GAIN
+        return self.high < -NEEDED_GAIN - self.noise
 
 
 def candidates(base: Base, settings: Settings, fixed: Collection[str], *, quick: bool) -> list[Candidate]:
@@ -100,11 +102,11 @@ def candidates(base: Base, settings: Settings, fixed: Collection[str], *, quick:
     return [one for one in found if not one.changes.keys() & set(fixed)]
 
 
-def judge(default_s: Sequence[float], candidate_s: Sequence[float]) -> Verdict:
+def judge(default_s: Sequence[float], candidate_s: Sequence[float], *, noise: float = 0.0) -> Verdict:
     """Compare the seconds of the same rounds, in order."""
     gains = sorted(base / cost - 1 for base, cost in zip(default_s, candidate_s, strict=True))
     outside = len(gains) // 4
-    return Verdict(median(gains), gains[outside], gains[-1 - outside])
+    return Verdict(median(gains), gains[outside], gains[-1 - outside], noise)
 
 
 def best_of_each_factor(verdicts: Mapping[Candidate, Verdict]) -> list[Candidate]:
