@@ -205,27 +205,45 @@ def test_a_second_prefill_waits_and_lets_branches_pass() -> None:
     assert admit_all(plan) == ["p", "a"]
 
 
-def test_an_idle_resident_stays_until_room_is_needed_and_the_oldest_goes_first() -> None:
-    plan = scheduler(residents=3)
-    for snapshot in ("old", "middle", "new"):
-        plan.submit(branch_job(snapshot, snapshot=snapshot, prefix=250, answer=1))
-        step(plan)
-    plan.submit(branch_job("again", snapshot="old", prefix=250, answer=1))
+def test_an_idle_resident_stays_for_its_own_branches_and_goes_when_another_document_starts() -> None:
+    plan = scheduler()
+    plan.submit(branch_job("first", answer=1))
     step(plan)
-    plan.submit(branch_job("next", snapshot="other", prefix=300, answer=100))
+    plan.submit(branch_job("again", answer=1))
+    again = plan.admit()
+    assert again is not None
+    assert (again.evicted, again.must_restore) == ((), False)
+    step(plan)
+    plan.submit(branch_job("next", snapshot="other"))
 
     admission = plan.admit()
 
     assert admission is not None
-    assert [resident.snapshot for resident in admission.evicted] == ["middle"]
-    assert list(plan.residents) == ["new", "old", "other"]
+    assert [resident.snapshot for resident in admission.evicted] == ["s"]
+
+
+def test_of_the_residents_that_waiting_branches_want_the_oldest_goes_first_and_no_more_than_needed() -> None:
+    snapshots = ["old", "middle", "new"]
+    plan = scheduler(residents=4)
+    for snapshot in snapshots:
+        plan.submit(branch_job(snapshot, snapshot=snapshot, prefix=250, answer=1))
+    step(plan)
+    plan.submit(branch_job("next", snapshot="other", prefix=300, answer=100))
+    for snapshot in snapshots:
+        plan.submit(branch_job(f"waits for {snapshot}", snapshot=snapshot, prefix=250))
+
+    admission = plan.admit()
+
+    assert admission is not None
+    assert [resident.snapshot for resident in admission.evicted] == ["old"]
+    assert list(plan.residents) == ["middle", "new", "other"]
 
 
 def test_a_resident_that_waiting_branches_want_is_evicted_last() -> None:
     plan = scheduler(residents=2)
     for snapshot in ("wanted", "unwanted"):
         plan.submit(branch_job(snapshot, snapshot=snapshot, answer=1))
-        step(plan)
+    step(plan)
     plan.submit(branch_job("first", snapshot="other"))
     plan.submit(branch_job("second", snapshot="wanted"))
 
@@ -248,9 +266,8 @@ def test_a_forked_resident_is_never_evicted() -> None:
 def test_nothing_is_evicted_for_a_job_that_would_not_fit_even_then() -> None:
     plan = scheduler(residents=3)
     plan.submit(branch_job("idle", snapshot="idle", answer=1))
-    step(plan)
     plan.submit(branch_job("a", snapshot="held", prefix=500))
-    admit_all(plan)
+    step(plan)
     plan.submit(branch_job("b", snapshot="other", prefix=600))
 
     assert admit_all(plan) == []
@@ -323,9 +340,8 @@ def test_a_branch_that_starts_again_feeds_its_prompt_and_what_it_said() -> None:
 def test_a_batch_without_cells_evicts_then_halves_until_something_fits() -> None:
     plan = scheduler()
     plan.submit(branch_job("idle", snapshot="idle", answer=1))
-    step(plan)
-    plan.submit(branch_job("a", prompt=40))
-    admit_all(plan)
+    plan.submit(branch_job("a", prompt=99))
+    assert summary(step(plan)) == [("idle", 5, True), ("a", 59, False)]
 
     evicted = plan.shrink(plan.next_rows())
     assert evicted is not None

@@ -9,7 +9,8 @@ of it, which share its cells and reserve their own for the prompt and the longes
                                                     └pending┘ goes into the next batch
 
 What is admitted always fits, so no branch runs out of cells halfway: one that does not fit yet waits, in
-order of arrival, for others to end. Idle residents make room, least recently used first.
+order of arrival, for others to end. Idle residents go when another document starts: attention looks at all
+cells up to the last used one, so they would make every step dearer, and a restore costs less than a step.
 
 A batch is filled in this order: one token of every answering branch; prompts, in chunks; one chunk of the
 prefill. While anyone answers, the batch ends where one compute pass (n_ubatch) ends, so that a long prompt
@@ -317,18 +318,22 @@ class Scheduler:
         return len(self.branches) < self.limits.slots and not (self.branches and self.branches[0].job.solo)
 
     def _make_room(self, job: Job) -> tuple[Resident, ...] | None:
-        """Evict as few idle residents as the job needs, or none and return None if that is not enough."""
+        """Evict idle residents that no waiting branch wants, and as few wanted ones as the job needs.
+
+        None, and nothing is evicted, if the job does not fit even then.
+        """
         resident = self.residents.get(job.snapshot) if isinstance(job, BranchJob) else None
         lacks_sequence = isinstance(job, BranchJob) and resident is None and not self._free_sequences[Resident]
         missing = _cells_to_start(job, resident) - self.free_cells
-        idle = [other for other in self._idle_residents() if other is not resident]
+        wanted = {job.snapshot for job in self.waiting if isinstance(job, BranchJob)}
         evicted: list[Resident] = []
-        while missing > 0 or lacks_sequence:
-            if not idle:
-                return None
-            evicted.append(idle.pop(0))
-            missing -= evicted[-1].prefix_tokens
-            lacks_sequence = False
+        for other in self._idle_residents():
+            is_needed = missing > 0 or (lacks_sequence and not evicted)
+            if other is not resident and (is_needed or other.snapshot not in wanted):
+                evicted.append(other)
+                missing -= other.prefix_tokens
+        if missing > 0 or (lacks_sequence and not evicted):
+            return None
         for other in evicted:
             self.drop(other)
         return tuple(evicted)
