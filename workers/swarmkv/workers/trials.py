@@ -4,7 +4,7 @@ One setting at a time is changed from the default, and each candidate is compare
 round, since a machine is not as fast now as it was a minute ago:
 
     round 1   default  candidate  candidate  default again ...    (in another order each round)
-    round 2   candidate  default  default again  candidate ...    gain of a round: seconds of default / candidate - 1
+    round 2   candidate  default  default again  candidate ...    gain of one: seconds of default / candidate - 1
 
 A candidate is taken when it gains over 3 % in three rounds of four (in all of three, in four of five), beyond what
 the default seems to gain over itself: that is noise.
