@@ -56,7 +56,9 @@ def _walls(kind: str) -> Callable[[Any, Document], None]:
             places = [place + (index - (len(names) - 1) / 2) * width for place in range(len(cases))]
             spreads = [side["wall_s_spread"].get(name) for side in sides]
             _bars(axes, name, places, spreads, width, _colour(name, index))
+        walls = [wall for side in sides for wall in side["wall_s"].values()]
         axes.set_yscale("log")
+        axes.set_ylim(min(walls) / 3, max(walls) * 3)  # bars have no zero on such a scale, and labels need room
         axes.set_xticks(range(len(cases)), [f"{case['branches']} branches" for case in cases])
         axes.set_ylabel("seconds to the last answer (log)")
         tokens, answer = cases[0]["document_tokens"], cases[0]["max_tokens"]
@@ -82,7 +84,8 @@ def _bars(
     below = [spread["median"] - spread["min"] for _, spread in found]
     above = [spread["max"] - spread["median"] for _, spread in found]
     xs = [place for place, _ in found]
-    axes.bar(xs, heights, width, label=name, color=colour, yerr=(below, above), error_kw={"lw": 0.8})
+    bars = axes.bar(xs, heights, width, label=name, color=colour, yerr=(below, above), error_kw={"lw": 0.8})
+    axes.bar_label(bars, fmt="%.3g", fontsize=6, padding=2)
 
 
 def _speedups(figure: Any, document: Document) -> None:
