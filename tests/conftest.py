@@ -23,7 +23,7 @@ SOCKET_NAME = "broker.sock"
 
 @dataclass(frozen=True)
 class Server:
-    """A running broker of this session."""
+    """A running broker of this test run."""
 
     kind: str
     url: str
