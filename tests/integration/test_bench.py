@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ HEAD = {"benchmark", "measured_at", "machine", "versions", "options", "cases"}
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home() -> Iterator[Home]:
+    """A home of a short name: the path of a unix socket in it may have no more than 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+        yield Home(Path(directory))
 
 
 def measured(home: Home, command: str, *arguments: str) -> tuple[Done, dict[str, Any]]:
