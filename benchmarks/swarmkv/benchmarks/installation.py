@@ -16,7 +16,7 @@ from swarmkv.benchmarks.errors import BenchFailed
 from swarmkv.benchmarks.ground import Ground
 from swarmkv.benchmarks.processes import Child
 from swarmkv.producer import Producer, RunReport, Sampling
-from swarmkv.protocol.place import BrokerPlace, is_live
+from swarmkv.protocol.place import BrokerPlace, check_socket_path, is_live
 from swarmkv.protocol.settings import PREFIX, Settings
 
 READY_S = 300.0
@@ -55,6 +55,7 @@ async def installed(
     home = Path(tempfile.mkdtemp(prefix="run-", dir=ground.directory))
     store = Path(tempfile.mkdtemp(prefix="run-", dir=ground.store))
     place = BrokerPlace(home / "broker", data_dir=None)
+    check_socket_path(place.socket)
     place.runtime_dir.mkdir(mode=0o700)
     settings = settings.model_copy(update={"redis_url": place.url, "store_dir": store})
     children: dict[str, Child] = {}

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from swarmkv.cli.supervise import Program
 from swarmkv.protocol.errors import BrokerError
-from swarmkv.protocol.place import BrokerPlace, check_private, find_live, is_ready
+from swarmkv.protocol.place import BrokerPlace, check_private, check_socket_path, find_live, is_ready
 
-_MAX_SOCKET_PATH_BYTES = 107  # sun_path of sockaddr_un, less its NUL
 _START_TIMEOUT_S = 30.0
 _POLL_S = 0.02
 
@@ -62,7 +61,7 @@ async def claim(place: BrokerPlace) -> ServerClaim | Path:
     When another process is just starting one, waits for it. Raises BrokerError.
     """
     make_private(place.runtime_dir)
-    _check_socket_path(place.socket)
+    check_socket_path(place.socket)
     if place.data_dir is not None:
         make_private(place.data_dir)
     deadline = time.monotonic() + _START_TIMEOUT_S
@@ -108,15 +107,6 @@ def _server_options(place: BrokerPlace) -> list[str]:
     if place.data_dir is None:
         return [*options, "--dir", str(place.runtime_dir), "--appendonly", "no"]
     return [*options, "--dir", str(place.data_dir), "--appendonly", "yes"]
-
-
-def _check_socket_path(path: Path) -> None:
-    length = len(os.fsencode(path))
-    if length > _MAX_SOCKET_PATH_BYTES:
-        raise BrokerError(
-            f"The socket path {path} has {length} bytes; the system takes {_MAX_SOCKET_PATH_BYTES}.",
-            hint="Set XDG_RUNTIME_DIR to a shorter directory.",
-        )
 
 
 def _try_lock(lock_file: Path, socket_path: Path) -> int | None:

@@ -20,6 +20,7 @@ from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.settings import Settings
 
 _ANSWER_TIMEOUT_S = 2.0
+_MAX_SOCKET_PATH_BYTES = 107  # sun_path of sockaddr_un, less its NUL
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,16 @@ def _answer(path: Path) -> bytes:
             return client.recv(64)
     except OSError:
         return b""
+
+
+def check_socket_path(path: Path) -> None:
+    """Raise BrokerError when the system takes no unix socket of so long a path."""
+    length = len(os.fsencode(path))
+    if length > _MAX_SOCKET_PATH_BYTES:
+        raise BrokerError(
+            f"The socket path {path} has {length} bytes; the system takes {_MAX_SOCKET_PATH_BYTES}.",
+            hint="Set XDG_RUNTIME_DIR to a shorter directory.",
+        )
 
 
 def check_private(directory: Path) -> None:
