@@ -44,3 +44,28 @@ async def test_a_stored_snapshot_stays_mapped_and_counts_as_recent(tmp_path: Pat
     assert mapped_files(tmp_path / "store") == 1
     snapshots.close()
     assert mapped_files(tmp_path / "store") == 0
+
+
+async def test_an_unused_mapping_takes_none_of_the_memory_of_this_process(tmp_path: Path) -> None:
+    store = SnapshotStore(tmp_path / "store", 1 << 20)
+    key = publish(store, 1).key
+    snapshots = OpenSnapshots(store, keep=4)
+    async with snapshots.lease(key) as snapshot:
+        content = bytes(snapshot.payload)
+        assert resident_kib(tmp_path / "store") > 0
+    assert resident_kib(tmp_path / "store") == 0
+    async with snapshots.lease(key) as snapshot:
+        assert bytes(snapshot.payload) == content
+    snapshots.close()
+
+
+def resident_kib(directory: Path) -> int:
+    """Memory of this process that is of mapped files of a directory."""
+    total_kib, counts = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, value, *_ = [*line.split(), ""]
+        if not name.endswith(":"):
+            counts = str(directory) in line
+        elif counts and name == "Rss:":
+            total_kib += int(value)
+    return total_kib

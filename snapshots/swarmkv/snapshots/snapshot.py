@@ -68,6 +68,14 @@ class Snapshot:
                 hint="It is prefilled again for this document.",
             )
 
+    def rest(self) -> None:
+        """Leave the memory of the mapping to the file alone; reading it again maps the pages again.
+
+        They are the file's either way, but while mapped they count as this process's too, against its limit.
+        """
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         """Unmap it, at the latest when the last view derived from it goes. Any number of times."""
         mapping, self._map = self._map, None

@@ -22,7 +22,7 @@ class _Entry:
 
 
 class OpenSnapshots:
-    """Keeps up to `keep` unused snapshots mapped, least recently used out first.
+    """Keeps up to `keep` unused snapshots mapped and at rest, least recently used out first.
 
     A mapping stays valid when its file is evicted, so a resident snapshot needs its file no more.
     """
@@ -49,6 +49,8 @@ class OpenSnapshots:
             raise
         finally:
             entry.users -= 1
+            if entry.users == 0 and _is_open(entry):
+                entry.opening.result().rest()
             self._trim()
 
     def recent(self) -> list[str]:
