@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from swarmkv.benchmarks.report import write_report
+from swarmkv.protocol.errors import InvalidInput
 from tests import bench_peers
 from tests.command import Done, Home, all_gone, descendants
 from tests.waiting import wait_until
@@ -223,3 +225,18 @@ def test_a_report_of_something_else_is_refused(home: Home) -> None:
     done = home.run("bench", "report", str(path), "-o", str(home.directory / "out"))
     assert done.code == 2
     assert "is no document of a benchmark" in done.stderr
+
+
+@pytest.mark.parametrize("benchmark", ["fanout", "restore", "queue", "throughput", "soak"])
+@pytest.mark.parametrize("content", [{}, {"cases": [{}]}, {"cases": [1]}, {"cases": {"a": 1}, "machine": []}])
+def test_a_document_of_another_version_is_refused(home: Home, benchmark: str, content: dict[str, Any]) -> None:
+    path = home.directory / "older.json"
+    path.write_text(json.dumps({"benchmark": benchmark, **content}))
+    with pytest.raises(InvalidInput, match="is not as this version writes it"):
+        write_report([path], home.directory / "out")
+
+
+def test_an_error_beside_a_json_file_leaves_stdout_alone(home: Home) -> None:
+    done = home.run("bench", "queue", "--json", str(home.directory / "absent" / "queue.json"))
+    assert (done.code, done.stdout) == (2, "")
+    assert "There is no directory" in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,25 @@ def write_report(paths: Sequence[Path], directory: Path) -> list[Path]:
     if len(documents) < len(paths):
         raise InvalidInput("Two files have the same name.", hint="Their charts would have, too: rename one.")
     directory.mkdir(parents=True, exist_ok=True)
-    charts = {stem: draw(document, directory, stem) for stem, document in documents.items()}
-    page = directory / PAGE
-    lines = ["# Benchmarks", ""]
-    for stem, document in documents.items():
-        lines += _section(document, charts[stem])
+    page, lines, charts = directory / PAGE, ["# Benchmarks", ""], list[Path]()
+    for path, document in zip(paths, documents.values(), strict=True):
+        with _blaming(path):
+            drawn = draw(document, directory, path.stem)
+            lines += _section(document, drawn)
+        charts += drawn
     page.write_text("\n".join(lines), encoding="utf-8")
-    return [page, *(path for found in charts.values() for path in found)]
+    return [page, *charts]
+
+
+@contextmanager
+def _blaming(path: Path) -> Iterator[None]:
+    """What a document lacks or has otherwise than this version writes it is the file's fault."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError) as exc:
+        raise InvalidInput(
+            f"{path} is not as this version writes it ({type(exc).__name__}: {exc}).", hint="Measure again."
+        ) from exc
 
 
 def _section(document: dict[str, Any], charts: Sequence[Path]) -> Iterator[str]:

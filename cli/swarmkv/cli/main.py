@@ -79,8 +79,13 @@ def _run(arguments: list[str]) -> int:
     except streams.OutputClosed:
         return _EXIT_BROKEN_PIPE
     except Exception as exc:
-        return _report(_as_ours(exc), as_json="--json" in arguments)
+        return _report(_as_ours(exc), as_json=_wants_json(arguments))
     return code if isinstance(code, int) else exits.DONE
+
+
+def _wants_json(arguments: list[str]) -> bool:
+    """`bench` has a file for its document, and stdout for people."""
+    return "--json" in arguments and arguments[0] != "bench"
 
 
 def _report(error: SwarmkvError, *, as_json: bool) -> int:
