@@ -198,6 +198,7 @@ def test_an_unknown_alias_is_refused_naming_the_known_ones(announced: Home) -> N
         (DOCUMENT, ["-p", "Why?", "--wait", "--timeout", "nan"], "nan is no length of time"),
         (DOCUMENT, ["-p", "Why?", "--wait", "--timeout", "inf"], "inf is no length of time"),
         (DOCUMENT, ["-p", "Why?", "--follow", "--timeout", "-5"], "-5 is no length of time"),
+        (DOCUMENT, ["-p", "Why?", "--timeout", "5"], "nothing waits"),
         (DOCUMENT, ["-p", "Why?", "--model", "a\x1b[31m=b"], "is no alias"),
         (DOCUMENT, ["-p", "Why?", "--template", "/dev/zero"], "The template has at least"),
         (DOCUMENT, ["-p", "Why?", "--no-such-option"], "No such option"),

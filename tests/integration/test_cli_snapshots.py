@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +44,8 @@ def test_ls_and_inspect_show_what_is_stored(home: Home, store: SnapshotStore) ->
     inspected = home.run("snapshots", "inspect", key[:8])
     assert inspected.code == 0
     assert "layout.flash_attention" in inspected.stdout
+    assert re.search(r"created_ms +20\d\d-\d\d-\d\d \d\d:", inspected.stdout)
+    assert re.search(r"size_bytes +[\d,]+ \([\d.]+ KiB\)", inspected.stdout)
     assert "\x1b" not in inspected.stdout
     assert home.run("snapshots", "inspect", key, "--json").json["layout"]["flash_attention"] is False
 

@@ -65,6 +65,7 @@ def test_a_second_up_uses_the_broker_of_the_first_and_leaves_it_running(home: Ho
     second = Home(second_home.directory, (*home.settings, *shared.items()))
     with running(home, "--model", model), running(second, "--model", f"other={model}", "--one-process") as process:
         assert "runs already" in second.stderr
+        assert "2 workers are there already" in second.stderr
         assert re.search(r"log \S+/up\.log$", home.stderr, re.MULTILINE)
         assert re.search(r"log \S+/up-2\.log$", second.stderr, re.MULTILINE)
         assert (home.directory / "state" / "swarmkv" / "up-2.log").stat().st_size

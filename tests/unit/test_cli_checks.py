@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
 
 from swarmkv.cli import checks, probe
 from swarmkv.protocol.settings import MIB, Settings
+from swarmkv.snapshots import SnapshotStore
 
 FLAGS = frozenset({"pni", "ssse3", "avx", "avx2", "f16c", "fma", "bmi2"})
 BUILT = frozenset({"SSE3", "SSSE3", "AVX", "AVX2", "F16C", "FMA", "BMI2", "OPENMP"})
@@ -129,6 +132,16 @@ def test_a_store_directory_that_cannot_be_made_is_a_problem(tmp_path: Path) -> N
     settings = Settings(_env_file=None, store_dir=tmp_path / "file" / "store")
     [finding] = checks.check_store(settings)
     assert finding.verdict == "problem"
+
+
+def test_a_full_file_system_is_a_problem_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(store: SnapshotStore) -> str:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(SnapshotStore, "handshake", full)
+    [finding] = checks.check_store(Settings(_env_file=None, store_dir=tmp_path / "store"))
+    assert finding.message == f"{tmp_path / 'store'} cannot be written: No space left on device"
+    assert "Make room there" in finding.remedy
 
 
 def test_an_engine_that_kills_its_process_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,8 +137,11 @@ def check_store(settings: Settings) -> list[Finding]:
         problem = store.problem()
         handshake = store.handshake()
         is_seen = probe.ask("store", str(store.path), handshake)["sees"]
-    except (SwarmkvError, OSError) as exc:
-        return [Finding("store", "problem", str(exc), "Set SWARMKV_STORE_DIR to a directory of your own.")]
+    except SwarmkvError as exc:
+        return [Finding("store", "problem", exc.message, exc.hint)]
+    except OSError as exc:
+        message = f"{settings.store_dir} cannot be written: {exc.strerror or exc}"
+        return [Finding("store", "problem", message, "Make room there, or set SWARMKV_STORE_DIR to another place.")]
     room = Finding("store", "warning", size, problem) if problem else Finding("store", "ok", size)
     if is_seen:
         return [room, Finding("store sharing", "ok", "another process sees the same snapshots")]

@@ -61,6 +61,10 @@ def enqueue(
     as_json: options.Json = False,
 ) -> None:
     """Enqueue a document with its prompts: one prefill, N answers."""
+    if timeout is not None and not (wait or follow):
+        raise exits.UsageFault(
+            "--timeout says how long to wait, and nothing waits.", hint="Add --wait or --follow."
+        )
     given: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "top_k": top_k, "top_p": top_p}
     given |= {"min_p": min_p, "repeat_penalty": repeat_penalty, "seed": seed, "stop": stop or None}
     sampling = parse_sampling({key: value for key, value in given.items() if value is not None})

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from swarmkv.protocol.messages import Sampling
+
 
 def finite(value: float | None) -> float | None:
     """The callback of an option in seconds or minutes; raises BadParameter for nan, inf, 0 and less."""
@@ -44,16 +46,25 @@ System = Annotated[str | None, typer.Option(help="System text, shared by all bra
 Template = Annotated[
     Path | None, typer.Option(metavar="FILE", help="A template with {document} and then {prompt}.")
 ]
-Deadline = Annotated[float | None, typer.Option(metavar="SECONDS", help="The run ends by then.")]
+Deadline = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="The run ends by then. [default: SWARMKV_DEADLINE_S]")
+]
 AnyModel = Annotated[bool, typer.Option("--any-model", help="Accept an alias nobody announced.")]
 
-# How answers are sampled; the default of each is the one of Sampling.
-MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer.")]
-Temperature = Annotated[float | None, typer.Option(help="0 always takes the likeliest token.")]
-TopK = Annotated[int | None, typer.Option(help="0: off.")]
-TopP = Annotated[float | None, typer.Option(help="1: off.")]
-MinP = Annotated[float | None, typer.Option(help="0: off.")]
-RepeatPenalty = Annotated[float | None, typer.Option(help="1: off.")]
+
+def _sampling_default(name: str) -> str:
+    return f"[default: {Sampling.model_fields[name].default:g}]"
+
+
+# How answers are sampled.
+MaxTokens = Annotated[int | None, typer.Option(help="Most tokens of an answer. " + _sampling_default("max_tokens"))]
+Temperature = Annotated[
+    float | None, typer.Option(help="0 always takes the likeliest token. " + _sampling_default("temperature"))
+]
+TopK = Annotated[int | None, typer.Option(help="0: off. " + _sampling_default("top_k"))]
+TopP = Annotated[float | None, typer.Option(help="1: off. " + _sampling_default("top_p"))]
+MinP = Annotated[float | None, typer.Option(help="0: off. " + _sampling_default("min_p"))]
+RepeatPenalty = Annotated[float | None, typer.Option(help="1: off. " + _sampling_default("repeat_penalty"))]
 Seed = Annotated[int | None, typer.Option(help="Drawn for each branch if not given.")]
 Stop = Annotated[list[str] | None, typer.Option(help="A text that ends an answer; repeatable.")]
 

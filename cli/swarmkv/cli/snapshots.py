@@ -17,6 +17,7 @@ from swarmkv.snapshots import SnapshotEntry, SnapshotMeta, SnapshotStore, format
 app = typer.Typer(help="List, check and remove the snapshots of this host.")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="A snapshot's key, or its unambiguous beginning.")]
 _MIN_PREFIX_CHARS = 4
+_DATES = ("last_used_ms", "created_ms")
 
 
 @app.command("ls")
@@ -43,9 +44,9 @@ def inspect(key: Key, as_json: Json = False) -> None:
         return
     fields = _entry_document(entry)
     rows: list[list[render.Cell]] = [
-        [name, _shown(value)] for name, value in fields.items() if not isinstance(value, dict)
+        [name, _shown(name, value)] for name, value in fields.items() if not isinstance(value, dict)
     ]
-    rows += [[f"layout.{name}", _shown(value)] for name, value in (fields.get("layout") or {}).items()]
+    rows += [[f"layout.{name}", _shown(name, value)] for name, value in (fields.get("layout") or {}).items()]
     render.table(output.stdout(), ("field", "value"), rows, left=2)
 
 
@@ -126,16 +127,34 @@ def _meta_document(meta: SnapshotMeta) -> dict[str, Any]:
 
 
 def _row(entry: SnapshotEntry) -> list[render.Cell]:
-    used = datetime.datetime.fromtimestamp(entry.last_used_ms / 1_000).astimezone()
     return [
         entry.key,
         render.verdict(entry.problem),
         render.count(entry.prefix_tokens),
         format_bytes(entry.size_bytes),
         render.milliseconds(entry.meta.prefill_ms if entry.meta else 0.0),
-        used.strftime("%Y-%m-%d %H:%M:%S"),
+        _date(entry.last_used_ms),
     ]
 
 
-def _shown(value: object) -> str:
+def _shown(name: str, value: object) -> str:
+    """A field for people: a date, a duration, a size, or a number that can be read."""
+    match value:
+        case None:
+            return render.NOTHING
+        case int() if name.endswith("_bytes"):
+            return f"{value:,} ({format_bytes(value)})"
+        case int() if name in _DATES:
+            return _date(value)
+        case int() | float() if name.endswith("_ms"):
+            return render.milliseconds(value)
+        case _:
+            return _number_or_text(value)
+
+
+def _date(value_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(value_ms / 1_000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _number_or_text(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

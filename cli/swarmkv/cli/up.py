@@ -104,7 +104,9 @@ def claim_log(directory: Path, claims: contextlib.ExitStack) -> Path:
 async def _workers(parts: Parts, supervisor: Supervisor, url: str) -> list[str]:
     """Start the workers, once Redis is known to answer; their names."""
     async with Producer(url, parts.settings) as producer:
-        await producer.workers()
+        if others := len(await producer.workers()):
+            who = "1 worker is" if others == 1 else f"{others} workers are"
+            output.note(f"workers   {who} there already, from elsewhere; these come beside", style="yellow")
     # The URL travels by environment: other users of the machine can read the arguments of a process.
     programs = parts.plan.programs(parts.settings, {"SWARMKV_REDIS_URL": url})
     for program in programs:
