@@ -11,7 +11,7 @@ from swarmkv.workers.engine import spinning
 from swarmkv.workers.engine.jobs import Emit, Engine, EngineConfig
 
 WorkerRole = Literal["prefill", "branch", "all"]
-BRANCH_UBATCH = 256
+BRANCH_UBATCH = 128
 _FLOAT_TYPES = ("f32", "f16", "bf16")
 
 
@@ -28,7 +28,7 @@ def engine_config(role: WorkerRole, model_path: Path, settings: Settings) -> Eng
         model_path=str(model_path),
         n_ctx=settings.n_ctx,
         n_batch=settings.n_batch,
-        # Half the compute buffer of 512, at the same speed: prompts are short, and decode steps have few rows.
+        # A quarter of the compute buffer of 512, at the same speed: prompts are short, decode steps have few rows.
         n_ubatch=min(settings.n_ubatch, BRANCH_UBATCH) if role == "branch" else settings.n_ubatch,
         slots=settings.slots if has_branches else 0,
         residents=settings.residents if has_branches else 0,
