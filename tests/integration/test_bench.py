@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from swarmkv.benchmarks.fanout.marginal import marginal_costs
 from swarmkv.benchmarks.report import write_report
 from swarmkv.protocol.errors import InvalidInput
 from tests import bench_peers
@@ -200,6 +201,34 @@ def test_soak_follows_memory_files_and_store(home: Home, tiny_llama_path: Path) 
     assert len(case["samples"]) >= 2
 
 
+def test_overheads_are_measured_in_the_engine_and_between_workers(home: Home, tiny_llama_path: Path) -> None:
+    arguments = ("--doc-tokens", "200", "--branches", "3", "--max-tokens", "8", "--rounds", "1")
+    done, document = measured(home, "overheads", "--model", str(tiny_llama_path), *arguments)
+    assert "... Python" in done.stdout
+    [case] = document["cases"]
+    for step in case["python"].values():
+        assert 0 < step["decode_ms"] < step["step_ms"]
+        assert 0 < step["python_share"] < 1
+    assert case["python"]["greedy"]["sampling_ms"] == 0 < case["python"]["sampled"]["sampling_ms"]
+    assert case["neighbours"]["decode_kept"] > 0
+    assert case["restart"]["prefills_run"] == 0
+    assert case["restart"]["first_token_ms"] >= case["restart"]["restore_ms"] > 0
+
+
+def test_one_more_branch_costs_the_slope_of_a_line() -> None:
+    walls = {1: (1.2, 1.0), 4: (1.8, 1.3), 16: (4.2, 2.5)}
+    cases = [
+        {"branches": branches, "ready": {"wall_s": {"swarmkv": ours, "ideal": engine}}}
+        for branches, (ours, engine) in walls.items()
+    ]
+    found = marginal_costs(cases, "swarmkv", "ideal")
+    assert found is not None
+    assert (round(found["ours_s"], 6), round(found["engine_s"], 6)) == (0.2, 0.1)
+    assert round(found["ratio"], 6) == 2
+    assert marginal_costs(cases[:2], "swarmkv", "ideal") is None
+    assert marginal_costs(cases, "swarmkv", "absent") is None
+
+
 def test_a_report_has_charts_and_the_tables_of_every_file(home: Home, tiny_llama_path: Path) -> None:
     fanout(home, tiny_llama_path, "--branches", "1,2", "--schemes", "swarmkv,reprefill,ideal")
     tiny = ("--model", str(tiny_llama_path))
@@ -227,7 +256,7 @@ def test_a_report_of_something_else_is_refused(home: Home) -> None:
     assert "is no document of a benchmark" in done.stderr
 
 
-@pytest.mark.parametrize("benchmark", ["fanout", "restore", "queue", "throughput", "soak"])
+@pytest.mark.parametrize("benchmark", ["fanout", "restore", "queue", "throughput", "overheads", "soak"])
 @pytest.mark.parametrize("content", [{}, {"cases": [{}]}, {"cases": [1]}, {"cases": {"a": 1}, "machine": []}])
 def test_a_document_of_another_version_is_refused(home: Home, benchmark: str, content: dict[str, Any]) -> None:
     path = home.directory / "older.json"

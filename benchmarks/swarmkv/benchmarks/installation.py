@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from swarmkv.protocol.settings import PREFIX, Settings
 READY_S = 300.0
 PATIENCE_S = 7_200.0
 POLL_S = 0.02
+BROKER = "broker"
 NULL_MODEL = "null"  # is not opened by an engine that has no model
 
 
@@ -32,11 +33,19 @@ class Installation:
     settings: Settings
     children: dict[str, Child]
     producer: Producer
+    start_workers: Callable[[], None]
 
     async def run(self, document: str, prompts: Sequence[str], sampling: Sampling) -> RunReport:
         """Submit and wait. Raises BenchFailed when a branch did not end well."""
         handle = await self.producer.submit(document, prompts, sampling=sampling)
         return self.checked(await handle.results(PATIENCE_S))
+
+    async def restart_workers(self) -> None:
+        """End all workers, and start new ones; the broker and the store stay."""
+        for name in [name for name in self.children if name != BROKER]:
+            self.children.pop(name).end()
+        self.start_workers()
+        await _ready(self.producer, self.children, len(self.children) - 1)
 
     def checked(self, report: RunReport) -> RunReport:
         """A report of a run that ended well; raises BenchFailed."""
@@ -59,15 +68,19 @@ async def installed(
     place.runtime_dir.mkdir(mode=0o700)
     settings = settings.model_copy(update={"redis_url": place.url, "store_dir": store})
     children: dict[str, Child] = {}
-    try:
-        children["broker"] = _start("broker", ground.broker_argv(place), home, settings)
-        await _until(lambda: is_live(place.socket), children)
+
+    def start_workers() -> None:
         for index, role in enumerate(roles):
             name = f"{role}-{1 + list(roles[:index]).count(role)}"
             children[name] = _start(name, ground.worker_argv(role, model), home, settings)
+
+    try:
+        children[BROKER] = _start(BROKER, ground.broker_argv(place), home, settings)
+        await _until(lambda: is_live(place.socket), children)
+        start_workers()
         async with Producer(settings=settings) as producer:
             await _ready(producer, children, len(roles))
-            yield Installation(settings, children, producer)
+            yield Installation(settings, children, producer, start_workers)
     finally:
         for child in reversed(children.values()):
             child.end()
@@ -101,7 +114,7 @@ async def _until(is_done: object, children: dict[str, Child]) -> None:
 
 async def _ready(producer: Producer, children: dict[str, Child], count: int) -> None:
     """Wait until that many workers beat. (A worker of both roles beats for each.)"""
-    pids = {child.pid for name, child in children.items() if name != "broker"}
+    pids = {child.pid for name, child in children.items() if name != BROKER}
     seen: set[int] = set()
     looking = asyncio.create_task(_look(producer, pids, seen), name="look for workers")
     try:

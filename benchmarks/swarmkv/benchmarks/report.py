@@ -18,6 +18,7 @@ _HEADINGS = {
     "restore": "Snapshots out of and into the KV cache",
     "queue": "The queue without a model",
     "throughput": "Documents that arrive meanwhile",
+    "overheads": "Beside the engine",
     "soak": "Hours of work",
 }
 
@@ -105,5 +106,6 @@ _OPTIONS = {
     "restore": ("tokens", "wide_gb", "rounds", "seed"),
     "queue": ("jobs", "starts", "rounds", "idle_s"),
     "throughput": ("docs", "doc_tokens", "branches", "max_tokens", "workers", "rounds", "gap_s", "seed"),
+    "overheads": ("doc_tokens", "branches", "max_tokens", "rounds", "seed"),
     "soak": ("minutes", "doc_tokens", "seed"),
 }

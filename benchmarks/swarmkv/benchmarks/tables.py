@@ -96,7 +96,17 @@ def _fanout_engine(document: Document) -> Table:
         *("branches", "over ideal", "ready", "prefill s", "restore ms", "restore GB/s", "memcpy GB/s"),
         *("activation p50 ms", "p99", "ready p50", "p99", "re-prefill ms", "reused", "recomputed"),
     )
-    return Table("swarmkv", columns, tuple(_engine_row(case) for case in document["cases"]))
+    rows = tuple(_engine_row(case) for case in document["cases"])
+    return Table("swarmkv", columns, rows, notes=tuple(_marginal_note(document["marginal"])))
+
+
+def _marginal_note(marginal: dict[str, Any] | None) -> Iterator[str]:
+    if marginal is not None:
+        ours, engine = (marginal[name] * 1000 for name in ("ours_s", "engine_s"))
+        yield (
+            f"one more branch of a ready snapshot: {ours:.0f} ms, of the engine alone {engine:.0f} ms "
+            f"({times(marginal['ratio'])}), by a line through all cases"
+        )
 
 
 def _engine_row(case: dict[str, Any]) -> tuple[str, ...]:
@@ -206,6 +216,33 @@ def _throughput_row(case: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def _overheads(document: Document) -> Iterator[Table]:
+    for case in document["cases"]:
+        beside, restart = case["neighbours"], case["restart"]
+        rows = [row for kind, step in case["python"].items() for row in _step_rows(kind, step)]
+        rows += [
+            ("decode alone", number(beside["alone_tokens_per_s"], 0, " tokens/s")),
+            ("decode beside a prefill", number(beside["beside_tokens_per_s"], 0, " tokens/s")),
+            ("... of the speed alone", share(beside["decode_kept"])),
+            ("decode, then prefill", number(beside["decode_s"] + beside["prefill_s"], 2, " s")),
+            ("both at once", number(beside["together_s"], 2, " s")),
+            ("... of the time one after the other", times(beside["together_vs_one_after_the_other"])),
+            (f"prefills after {restart['rounds']} restarts", str(restart["prefills_run"])),
+            ("first token of new workers", number(restart["first_token_ms"], 0, " ms")),
+        ]
+        title = f"{case['branches']} branches, {case['document_tokens']:,}-token document"
+        notes = ("Python: what of a step is neither llama_decode nor llama.cpp's sampling.",)
+        yield replace(_facts(title, rows), notes=notes)
+
+
+def _step_rows(kind: str, step: dict[str, float]) -> list[tuple[str, str]]:
+    return [
+        (f"a {kind} step", number(step["step_ms"], 1, " ms")),
+        ("... llama_decode", number(step["decode_ms"], 1, " ms")),
+        ("... Python", share(step["python_share"])),
+    ]
+
+
 def _soak(document: Document) -> Iterator[Table]:
     for case in document["cases"]:
         columns = ("process", "memory MB, first", "last", "highest", "MB an hour", "files, first", "last")
@@ -234,6 +271,7 @@ def _soak_row(name: str, process: dict[str, Any]) -> tuple[str, ...]:
 
 TABLES: dict[str, Callable[[Document], Iterator[Table]]] = {
     "fanout": _fanout,
+    "overheads": _overheads,
     "queue": _queue,
     "restore": _restore,
     "soak": _soak,

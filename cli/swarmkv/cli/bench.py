@@ -144,6 +144,24 @@ def throughput(
 
 
 @app.command()
+def overheads(
+    doc_tokens: DocTokens = 3_500,
+    branches: Annotated[int, typer.Option(min=1, max=200, help="Branches that answer together.")] = 16,
+    max_tokens: Annotated[int, typer.Option(min=3, help="Tokens of an answer.")] = 64,
+    rounds: Rounds = 3,
+    seed: Seed = 0,
+    model: LoadedModel = DEMO,
+    json_file: JsonFile = None,
+) -> None:
+    """What a worker costs beside llama.cpp, and what two cost each other."""
+    path, settings = _model(model)
+    from swarmkv.benchmarks.overheads.benchmark import OverheadOptions, measure
+
+    options = OverheadOptions(path, doc_tokens, branches, max_tokens, rounds, seed)
+    _run(settings, lambda ground: measure(ground, options), json_file)
+
+
+@app.command()
 def soak(
     minutes: Annotated[float, typer.Option(min=0.01, callback=finite, help="How long.")] = 10.0,
     doc_tokens: DocTokens = 1_500,

@@ -15,6 +15,7 @@ from swarmkv.benchmarks.fanout.context_per_branch import ContextPerBranch
 from swarmkv.benchmarks.fanout.ideal import Ideal
 from swarmkv.benchmarks.fanout.llama_cpp_python import SETTINGS, LlamaCppPython
 from swarmkv.benchmarks.fanout.llama_server import server_settings
+from swarmkv.benchmarks.fanout.marginal import marginal_costs
 from swarmkv.benchmarks.fanout.reprefill import Reprefill
 from swarmkv.benchmarks.fanout.system import System
 from swarmkv.benchmarks.fanout.vllm import Vllm
@@ -88,6 +89,7 @@ def measure(ground: Ground, options: FanoutOptions) -> dict[str, Any]:
             "model": corpus.facts(),
             "weights": _weights(options),
             "settings": engine_settings(ground.settings),
+            "marginal": marginal_costs(cases, OURS, IDEAL),
         }
         return document("fanout", {**options.as_json(), "slots": sizing.slots}, cases, **facts)
 

@@ -1,0 +1,1 @@
+"""What stands beside the engine: Python in a step, two workers on the same cores, a restart."""
