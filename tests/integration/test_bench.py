@@ -70,9 +70,10 @@ def test_fanout_compares_all_schemes_on_the_same_documents(home: Home, tiny_llam
 
 
 def test_more_than_eight_agents_are_extrapolated_and_labelled(home: Home, tiny_gemma3_path: Path) -> None:
-    done, document = fanout(home, tiny_gemma3_path, "--branches", "9", "--schemes", "reprefill,swarmkv")
+    schemes = "reprefill,context_per_branch,swarmkv"
+    done, document = fanout(home, tiny_gemma3_path, "--branches", "9", "--schemes", schemes)
     [case] = document["cases"]
-    assert case["extrapolated"] == ["reprefill"]
+    assert case["extrapolated"] == ["context_per_branch", "reprefill"]
     assert "reprefill (extrapolated)" in done.stdout
     ratio = case["wall_s"]["reprefill"] / case["wall_s"]["swarmkv"]
     assert case["speedup_vs_reprefill"] == pytest.approx(ratio)

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 from swarmkv.benchmarks.texts import Text
 from swarmkv.workers.engine.jobs import Tokens
 
+ALL_UP_TO = 8  # branches that schemes run which work on one after another; of more, the rest is extrapolated
+
 
 @dataclass(frozen=True, slots=True)
 class Case:

@@ -16,7 +16,7 @@ from swarmkv.benchmarks.stats import Spread, p50_p99
 
 OURS, IDEAL, BASE = "swarmkv", "ideal", "reprefill"
 BF16 = "_bf16"  # ends the names of our schemes when they run on BF16 weights
-SLOW = 2.0  # a setting of a peer that takes so many times as long as its best one is not run again
+SLOW = 1.3  # a setting of a peer that takes so many times as long as its best one is not run again
 Outcomes = dict[str, list[Outcome]]
 
 

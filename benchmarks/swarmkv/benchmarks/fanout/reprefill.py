@@ -8,15 +8,14 @@ from time import perf_counter
 import numpy as np
 
 from swarmkv.benchmarks.alone import config_for, context_of, feed, go_on
-from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome
+from swarmkv.benchmarks.fanout.case import ALL_UP_TO, Case, Measured, Outcome
 from swarmkv.benchmarks.remote import Remote
 from swarmkv.benchmarks.sizing import MARGIN
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.jobs import Tokens
 from swarmkv.workers.engine.model import Model
 
-ALL_UP_TO = 8  # agents that are all run
-SAMPLED = 3  # of more, so many are run and the rest is extrapolated
+SAMPLED = 3  # of more agents than are all run, so many are, and the rest is extrapolated
 
 
 class Agents:
