@@ -48,6 +48,10 @@ class AbortFlag:
     def clear(self) -> None:
         self._bytes[0] = b"\0"
 
+    @property
+    def is_set(self) -> bool:
+        return self._bytes[0] != b"\0"
+
 
 class Context:
     """KV cells and compute buffers over a model. Owns C memory until `close`, before the model's own."""
@@ -77,7 +81,7 @@ class Context:
             return
         if answer == _NO_CELLS:
             raise OutOfCells(f"No KV cells for a batch of {batch.count} tokens.")
-        if answer == _ABORTED:
+        if answer == _ABORTED and self.abort.is_set:  # nobody asked: a failure, or it would be tried for ever
             raise Aborted
         raise DecodeFailed(f"llama_decode answered {answer} to {batch.count} tokens: {last_error()}.")
 
