@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from swarmkv.protocol.errors import DecodeFailed, EngineError, OutOfCells
 from swarmkv.workers.engine.backend import llama
+from swarmkv.workers.engine.batch import Batch
+from swarmkv.workers.engine.context import Context
 from swarmkv.workers.engine.jobs import JobFailed, Tokens
 from tests.engine_driver import Driver, driven, random_tokens
 
@@ -143,3 +146,28 @@ def test_a_sequence_that_cannot_be_removed_ends_the_engine_and_says_so(
             driver.start("stuck", payload, len(PREFIX), prompt_of("b0"))
             with pytest.raises(EngineError, match="cannot remove sequence"):
                 driver.outcome("stuck")
+
+
+class WithoutNumbers(Context):
+    """What the model says behind the bad prompt is NaN, as when a state of 16 bits overflows."""
+
+    def logits(self, batch: Batch) -> NDArray[np.float32]:
+        logits = super().logits(batch)
+        for index, row in enumerate(batch.logits_rows):
+            if batch._tokens[row] == 0:
+                logits[index] = np.nan
+        return logits
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_branch_whose_logits_are_no_numbers_fails_alone_and_says_nothing(
+    tiny_llama_path: Path, expected: dict[str, str], temperature: float
+) -> None:
+    with driven(tiny_llama_path, WithoutNumbers) as driver:
+        payload = driver.prefill(PREFIX)
+        driver.start("bad", payload, len(PREFIX), BAD_PROMPT, temperature=temperature, seed=1)
+        start_all(driver, payload)
+        assert {name: driver.text(name) for name in BRANCHES} == expected
+        with pytest.raises(DecodeFailed, match="its logits are NaN"):
+            raise driver.failure("bad")
+        assert len(driver.events["bad"]) == 1

@@ -12,6 +12,7 @@ batch starts again from the resident prefix, alone, until proven good; who fails
 from __future__ import annotations
 
 import logging
+from math import isnan
 from time import perf_counter
 
 import numpy as np
@@ -36,6 +37,8 @@ from swarmkv.workers.engine.samplers import Greedy
 from swarmkv.workers.engine.tokens import Vocab
 
 logger = logging.getLogger(__name__)
+
+_NAN_HINT = "Set SWARMKV_KV_TYPE_K and SWARMKV_KV_TYPE_V to f32, or use other weights of the model."
 
 
 class Loop:
@@ -193,31 +196,31 @@ class Loop:
         sampling = [row.task for row in rows if row.wants_logits and isinstance(row.task, Branch)]
         for branch in sampling:
             self._answers[branch].prompt_decoded(decoded_s)
-        self._answer(sampling)
+        if sampling:
+            self._answer(sampling)
         for row in rows:
             if isinstance(row.task, Prefill):
                 self._settle_prefill(row.task)
 
-    def _answer(self, sampling: list[Branch]) -> None:
+    def _answer(self, branches: list[Branch]) -> None:
+        """A token for each branch, in the order of the batch's logits rows; a row without one fails its branch."""
         try:
-            tokens = self._sample(sampling)
-        except SwarmkvError as exc:
-            for branch in sampling:
+            logits = self._context.logits(self._batch)
+        except DecodeFailed as exc:
+            for branch in branches:
                 self._fail(branch, exc)
             return
-        now_s = perf_counter()
-        for branch, token in zip(sampling, tokens, strict=True):
-            self._take(branch, token, now_s)
-
-    def _sample(self, branches: list[Branch]) -> list[int]:
-        """A token for each branch, in the order of the batch's logits rows."""
-        if not branches:
-            return []
-        logits = self._context.logits(self._batch)
-        rows = enumerate(zip(branches, self._batch.logits_rows, strict=True))
-        return [self._pick(branch, logits[index], row) for index, (branch, row) in rows]
+        for index, (branch, row) in enumerate(zip(branches, self._batch.logits_rows, strict=True)):
+            try:
+                token = self._pick(branch, logits[index], row)
+            except DecodeFailed as exc:
+                self._fail(branch, exc)
+            else:
+                self._take(branch, token, perf_counter())
 
     def _pick(self, branch: Branch, logits: NDArray[np.float32], row: int) -> int:
+        if isnan(logits[0]):  # and so are all: samplers would pick a token all the same
+            raise DecodeFailed("The model computed no numbers: its logits are NaN.", hint=_NAN_HINT)
         sampler = self._answers[branch].sampler
         if isinstance(sampler, Greedy):
             return sampler.pick(logits)
