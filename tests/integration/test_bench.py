@@ -117,6 +117,26 @@ def test_a_peer_that_dies_is_reported_with_its_last_words(home: Home, tiny_llama
     assert "no such option: -kvu" in done.stderr
 
 
+def test_a_scheme_that_fails_does_not_cost_what_the_others_took(home: Home, tiny_llama_path: Path) -> None:
+    server, path = home.directory / "llama-server", home.directory / "partial.json"
+    server.write_text("#!/bin/sh\nexit 3\n")
+    server.chmod(0o755)
+    small = ("--doc-tokens", "100", "--branches", "1,2", "--rounds", "1", "--schemes", "llama_server,reprefill")
+    peer = ("--llama-server", str(server), "--json", str(path))
+    done = home.run("bench", "fanout", "--model", str(tiny_llama_path), *small, *peer)
+    assert done.code == 1
+    assert "llama_server np=1 fa=off failed: " in done.stderr
+    document = json.loads(path.read_text())
+    assert [set(case["wall_s"]) for case in document["cases"]] == [{"reprefill"}] * 2
+    assert "ended with 3" in document["failed"]["llama_server np=1 fa=off"][0]
+
+
+def test_more_branches_than_a_worker_has_slots_by_default_are_one_batch(home: Home, tiny_llama_path: Path) -> None:
+    _, document = fanout(home, tiny_llama_path, "--branches", "24", "--schemes", "ideal,swarmkv")
+    assert document["failed"] == {}
+    assert document["cases"][0]["overhead_vs_ideal"] is not None
+
+
 def test_a_benchmark_leaves_nothing_behind(home: Home, tiny_llama_path: Path) -> None:
     fanout(home, tiny_llama_path, "--branches", "2", "--schemes", "swarmkv")
     assert list(home.directory.glob("swarmkv-demo-*")) == []

@@ -204,7 +204,9 @@ def _model(ref: str) -> tuple[Path, Settings]:
 
 
 def _run(settings: Settings, measure: Callable[[Any], dict[str, Any]], json_file: Path | None) -> None:
-    """Measure on a private stage, print the tables, write the document."""
+    """Measure on a private stage, print the tables, write the document. Raises BenchFailed when a scheme failed."""
+    from swarmkv.benchmarks.errors import BenchFailed
+
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"There is no directory {json_file.parent}.", hint="Check --json.")
     with _ground(settings) as ground:
@@ -212,6 +214,8 @@ def _run(settings: Settings, measure: Callable[[Any], dict[str, Any]], json_file
     _print(document)
     if json_file is not None:
         json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    for name, (message, hint) in document.get("failed", {}).items():
+        raise BenchFailed(f"{name} failed: {message}", hint=hint)
 
 
 @contextmanager

@@ -77,19 +77,21 @@ class FanoutOptions:
 
 
 def measure(ground: Ground, options: FanoutOptions) -> dict[str, Any]:
-    """The document of the results. Raises BenchFailed, ModelError, and what the schemes raise."""
+    """The document of the results; what a scheme raised stands under `failed`. Raises BenchFailed, ModelError."""
     plan = options.plan
     with open_corpus(options.model_path, ground.sample, options.seed) as corpus:
         longest = max(len(prompt.ids) for prompt in corpus.prompts("sizes", 2 * max(plan.branches)))
         own_tokens = longest + SPARE_PROMPT_TOKENS + plan.max_tokens
         sizing = Sizing(plan.document_tokens, max(plan.branches), own_tokens)
         families = list(_families(ground, options, corpus, sizing))
-        cases = Comparison(plan, families, corpus, ground.say).run()
+        comparison = Comparison(plan, families, corpus, ground.say)
+        cases = comparison.run()
         facts = {
             "model": corpus.facts(),
             "weights": _weights(options),
             "settings": engine_settings(ground.settings),
             "marginal": marginal_costs(cases, OURS, IDEAL),
+            "failed": {name: [exc.message, exc.hint] for name, exc in comparison.failures.items()},
         }
         return document("fanout", {**options.as_json(), "slots": sizing.slots}, cases, **facts)
 

@@ -13,6 +13,7 @@ from swarmkv.benchmarks.corpus import Corpus
 from swarmkv.benchmarks.fanout.case import Case, Measured, Outcome, Scheme
 from swarmkv.benchmarks.ground import Say
 from swarmkv.benchmarks.stats import Spread, p50_p99
+from swarmkv.protocol.errors import SwarmkvError
 
 OURS, IDEAL, BASE = "swarmkv", "ideal", "reprefill"
 BF16 = "_bf16"  # ends the names of our schemes when they run on BF16 weights
@@ -50,6 +51,7 @@ class Comparison:
     families: Sequence[Family]
     corpus: Corpus
     say: Say
+    failures: dict[str, SwarmkvError] = field(default_factory=dict)  # by scheme
     _dropped: dict[str, str] = field(default_factory=dict)  # why, by scheme
 
     def run(self) -> list[dict[str, Any]]:
@@ -66,10 +68,21 @@ class Comparison:
             case = self._texts(branches, number)
             for family, scheme in self._turns(number):
                 self.say(f"{branches} branches, round {number + 1} of {self.plan.rounds}: {scheme.name}")
-                scheme.setup()
-                outcomes[scheme.name].append(scheme.run(case))
-                self._drop_slow(family, outcomes)
+                if (outcome := self._outcome(scheme, case)) is not None:
+                    outcomes[scheme.name].append(outcome)
+                    self._drop_slow(family, outcomes)
         return case_document(self.plan, branches, self.families, outcomes, dict(self._dropped))
+
+    def _outcome(self, scheme: Scheme, case: Case) -> Outcome | None:
+        """None for a scheme that failed: it is not run again, and what the others took is kept."""
+        try:
+            scheme.setup()
+            return scheme.run(case)
+        except SwarmkvError as exc:
+            self.failures[scheme.name] = exc
+            self._dropped[scheme.name] = f"failed: {exc.message}"
+            self.say(f"{scheme.name}: {self._dropped[scheme.name]}")
+            return None
 
     def _texts(self, branches: int, number: int) -> Case:
         name = f"{branches} branches, round {number}"

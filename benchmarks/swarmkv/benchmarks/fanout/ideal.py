@@ -40,6 +40,7 @@ class EngineAlone:
     def __init__(self, model_path: Path, settings: Settings, sizing: Sizing) -> None:
         self._open = ExitStack()
         model = self._open.enter_context(loaded(model_path))
+        settings = sizing.settings(settings)
         prefill = config_for("prefill", model_path, settings, sizing.prefill_cells)
         branch = config_for("branch", model_path, settings, sizing.branch_cells)
         self._source = self._open.enter_context(context_of(model, prefill))
