@@ -14,6 +14,7 @@ from pathlib import Path
 
 from swarmkv.producer import Producer, RunHandle
 from swarmkv.protocol.events import BranchDone, BranchRestarted, BranchText, Event
+from swarmkv.protocol.messages import RunReport
 from swarmkv.protocol.settings import Settings
 from tests.conftest import Server, server_binary, start_server
 from tests.processes import Fleet, WorkerProcess, environment_of
@@ -35,7 +36,7 @@ class FaultyFleet(Fleet):
         with log_path.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, str(FAULTY_WORKER), role, alias, str(model)],
-                env=environment_of(settings) | {"FAULTS": json.dumps(faults)},
+                env=environment_of(settings) | {"WORKER_FAULTS": json.dumps(faults)},
                 stdout=log,
                 stderr=log,
                 cwd=self.directory,
@@ -155,3 +156,11 @@ def store_files(settings: Settings) -> tuple[list[str], list[str]]:
     """The names of snapshots, and of temporary files."""
     names = sorted(path.name for path in settings.store_dir.iterdir())
     return [name for name in names if name.endswith(".kv")], [name for name in names if name.endswith(".tmp")]
+
+
+def check_each_ended_once(heard: Heard, report: RunReport) -> None:
+    """One end per branch, and what a follower has read is the result."""
+    assert heard.ends == {branch.name: 1 for branch in report.branches}
+    for branch in report.branches:
+        assert heard.text(branch.name) == branch.text
+        assert branch.tokens.generated > 0

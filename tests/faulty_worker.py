@@ -1,4 +1,4 @@
-"""A worker process with faults, for tests: `python faulty_worker.py ROLE ALIAS MODEL`, faults as JSON in FAULTS.
+"""A worker process with faults, for tests: `python faulty_worker.py ROLE ALIAS MODEL`, WORKER_FAULTS as JSON.
 
 decode_s       every llama_decode takes so much longer
 abort_on       a text of bytes: a batch that holds it aborts the process
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-FAULTS: dict[str, Any] = json.loads(os.environ.get("FAULTS", "{}"))
+FAULTS: dict[str, Any] = json.loads(os.environ.get("WORKER_FAULTS", "{}"))
 BYTE_TOKENS = 3  # of the tiny models: the token of a byte is the byte and this
 
 

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-
-import pytest
 
 from swarmkv.producer import Producer, Sampling
 from swarmkv.protocol.events import BranchText, PrefillDone, PrefillProgress
 from swarmkv.protocol.settings import MIB, Settings
 from swarmkv.workers.engine import null
 from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, PrefillJob
-from tests.fault_support import FaultyFleet, faulty_fleet, heard_of, store_files, until
+from tests.fault_support import FaultyFleet, heard_of, store_files, until
 from tests.waiting import wait_until
 
 DOCUMENT = "The retry limit is four.\n" * 20
 OTHER_DOCUMENT = "The retry limit is nine.\n" * 20
 SHORT = Sampling(temperature=0, max_tokens=6, ignore_eos=True)
 LONG = Sampling(temperature=0, max_tokens=150, ignore_eos=True)
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[FaultyFleet]:
-    with faulty_fleet(settings, tmp_path / "logs") as fleet:
-        yield fleet
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
 
 
 def null_answer(document: str, prompt: str, sampling: Sampling = SHORT) -> str:

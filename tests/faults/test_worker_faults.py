@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ from swarmkv.producer import Producer, RunHandle, Sampling
 from swarmkv.protocol import keys
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.events import BranchStarted, BranchText, PrefillProgress
-from swarmkv.protocol.messages import RunReport
 from swarmkv.protocol.settings import Settings
-from tests.fault_support import FaultyFleet, Heard, faulty_fleet, heard_of, store_files, until
+from tests.fault_support import FaultyFleet, Heard, check_each_ended_once, heard_of, store_files, until
 from tests.processes import WorkerProcess
 from tests.waiting import eventually, wait_until
 
@@ -28,26 +26,6 @@ SHORT = Sampling(temperature=0, max_tokens=6, ignore_eos=True)
 MEDIUM = Sampling(temperature=0, max_tokens=60, ignore_eos=True)
 LONG = Sampling(temperature=0, max_tokens=900, ignore_eos=True)
 POISON = "\x01\x02\x01"
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[FaultyFleet]:
-    with faulty_fleet(settings, tmp_path / "logs") as fleet:
-        yield fleet
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
-
-
-def check_each_ended_once(heard: Heard, report: RunReport) -> None:
-    """One end per branch, and what a follower has read is the result."""
-    assert heard.ends == {branch.name: 1 for branch in report.branches}
-    for branch in report.branches:
-        assert heard.text(branch.name) == branch.text
-        assert branch.tokens.generated > 0
 
 
 async def is_absent(producer: Producer, worker: WorkerProcess) -> bool:

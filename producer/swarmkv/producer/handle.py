@@ -17,7 +17,7 @@ from swarmkv.protocol.messages import RunReport
 from swarmkv.protocol.settings import Settings
 
 BLOCK_MS = 1_000  # one blocking read; far below the socket's timeout
-OUTAGE_S = 30.0  # how long a follower waits for a Redis that went away
+OUTAGE_S = 60.0  # how long a follower waits for a Redis that went away
 RETRY_S = 0.5
 Answer = TypeVar("Answer")
 

@@ -21,10 +21,11 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from swarmkv.protocol.codec import pack, unpack
-from swarmkv.protocol.errors import BrokerError, ConfigError
+from swarmkv.protocol.errors import BrokerError, BrokerLost, ConfigError
 
 _REFUSALS = ("db index", "password", "authentication")
 _PASSING = ("LOADING", "BUSY", "MISCONF", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
+_CONNECTING = "connecting to"  # in every error of redis-py about a connection that was not made
 POOL_TIMEOUT_S = 60
 
 
@@ -105,7 +106,8 @@ def broker_errors() -> Iterator[None]:
     except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
         if any(word in str(exc).lower() for word in _REFUSALS):  # while connecting, hence this class
             raise _refused(exc) from exc
-        raise BrokerError(f"Redis cannot be reached ({_reason(exc)}).") from exc
+        kind = BrokerError if _CONNECTING in str(exc) else BrokerLost  # nothing was sent, or nobody knows
+        raise kind(f"Redis cannot be reached ({_reason(exc)}).") from exc
     except ResponseError as exc:
         raise _refused(exc) from exc
     except RedisError as exc:

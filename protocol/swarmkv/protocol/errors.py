@@ -7,6 +7,7 @@
     │   └── UnknownModel
     ├── ConfigError             a setting is unknown, missing or out of range
     ├── BrokerError             Redis cannot be reached, or refuses
+    │   └── BrokerLost          no answer came: a write may have been done, or not
     ├── ProtocolError           bytes in Redis that this version cannot read
     ├── RunNotFound
     ├── RunNotFinished
@@ -73,6 +74,10 @@ class BrokerError(SwarmkvError):
     def __init__(self, message: str, *, hint: str = "", is_passing: bool = True) -> None:
         super().__init__(message, hint=hint)
         self.is_passing = is_passing  # False: waiting will not help, a setting must change
+
+
+class BrokerLost(BrokerError):
+    """Of the same code: to a user it is one thing."""
 
 
 class ProtocolError(SwarmkvError):

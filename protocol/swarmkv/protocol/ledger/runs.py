@@ -12,7 +12,7 @@ from arq.connections import ArqRedis
 from swarmkv.protocol import keys
 from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.codec import decode, encode, unpack
-from swarmkv.protocol.errors import ProtocolError, RunNotFound, UnknownModel
+from swarmkv.protocol.errors import BrokerLost, ProtocolError, RunNotFound, UnknownModel
 from swarmkv.protocol.events import Event, decode_events
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.messages import (
@@ -63,7 +63,7 @@ class RunLedger:
     ) -> None:
         """Accept a run: durable when this returns. The document is sent only if Redis lacks it.
 
-        Raises UnknownModel, BrokerError; nothing was accepted then.
+        Raises UnknownModel, BrokerError; nothing was accepted then, unless the error says that this is not known.
         """
         arguments: dict[str, Any] = {
             "run": spec.run_id,
@@ -78,7 +78,7 @@ class RunLedger:
             "ttl_ms": ttl_ms,
             "any_model": any_model,
         }
-        answer = await self._scripts.run("submit", **arguments)
+        answer = await self._accept(arguments)
         if answer[0] == b"document_missing":
             with broker_errors():
                 await self._redis.set(
@@ -86,8 +86,25 @@ class RunLedger:
                     document,
                     px=UPLOAD_TTL_MS,
                 )
-            answer = await self._scripts.run("submit", **arguments)
+            answer = await self._accept(arguments)
         self._check_accepted(answer, spec.prefix.model)
+
+    async def _accept(self, arguments: dict[str, Any]) -> list[bytes]:
+        """The script's answer. When it was lost on its way, Redis is asked whether the script has run."""
+        try:
+            answer: list[bytes] = await self._scripts.run("submit", **arguments)
+        except BrokerLost as lost:
+            run = arguments["run"]
+            try:
+                if not await self.exists(run):
+                    raise
+            except BrokerLost:
+                raise BrokerLost(
+                    f"{lost.message} It is not known whether run {run} was accepted.",
+                    hint=f"Once Redis is back, `swarmkv show {run}` tells.",
+                ) from lost
+            return [b"accepted"]
+        return answer
 
     def _check_accepted(self, answer: list[bytes], model: str) -> None:
         if answer[0] == b"unknown_model":

@@ -1,0 +1,24 @@
+"""What most fault tests start from: workers that may have faults and a producer, on the test's broker and store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from swarmkv.producer import Producer
+from swarmkv.protocol.settings import Settings
+from tests.fault_support import FaultyFleet, faulty_fleet
+
+
+@pytest.fixture
+def fleet(settings: Settings, tmp_path: Path) -> Iterator[FaultyFleet]:
+    with faulty_fleet(settings, tmp_path / "logs") as fleet:
+        yield fleet
+
+
+@pytest.fixture
+async def producer(settings: Settings) -> AsyncIterator[Producer]:
+    async with Producer(settings=settings) as producer:
+        yield producer
