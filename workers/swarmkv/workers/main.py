@@ -15,7 +15,7 @@ from typing import Any, Literal
 from arq.connections import ArqRedis
 
 from swarmkv.protocol.broker import broker_errors, connect, shown
-from swarmkv.protocol.errors import BrokerError, EngineError
+from swarmkv.protocol.errors import BrokerError, EngineError, ModelError
 from swarmkv.protocol.ledger import Ledger
 from swarmkv.protocol.ledger.jobs import Role
 from swarmkv.protocol.messages import WorkerInfo
@@ -23,8 +23,8 @@ from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import SnapshotStore
 from swarmkv.workers.branch import BranchWorker
 from swarmkv.workers.bridge import EngineBridge
-from swarmkv.workers.engine.jobs import Engine
-from swarmkv.workers.leased import new_worker_id
+from swarmkv.workers.engine.jobs import Engine, EngineDied
+from swarmkv.workers.leased import end_all, new_worker_id
 from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
@@ -65,7 +65,11 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -
         await ledger.fleet.announce(alias, identity=info.identity, fingerprint=info.fingerprint)
         roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
         workers = [_worker(item, alias, redis, ledger, settings, engine, bridge, store) for item in roles]
-        await _run_workers(workers, bridge, stopping)
+        watching = asyncio.create_task(_watch_model(engine, bridge, settings.heartbeat_s), name="model")
+        try:
+            await _run_workers(workers, bridge, stopping)
+        finally:
+            await end_all([watching])
     finally:
         if engine is not None:
             await asyncio.to_thread(engine.close)
@@ -130,8 +134,27 @@ async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: as
         for task in serving:
             task.cancel()
         await asyncio.gather(*serving, return_exceptions=True)
-        raise EngineError(f"The engine ended unexpectedly: {bridge.died.result()!r}.") from bridge.died.result()
+        raise _death(bridge.died.result())
     await asyncio.gather(*serving)
+
+
+def _death(cause: Exception) -> EngineError:
+    if isinstance(cause, EngineError):
+        return cause
+    error = EngineError(f"The engine ended unexpectedly: {cause!r}.")
+    error.__cause__ = cause
+    return error
+
+
+async def _watch_model(engine: Engine, bridge: EngineBridge, every_s: float) -> None:
+    """An idle worker, too, must not go on under the identity of a model that is gone."""
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            engine.check_model()
+        except ModelError as exc:
+            bridge.emit([EngineDied(exc)])
+            return
 
 
 async def _first_of(futures: set[asyncio.Future[Any]]) -> None:

@@ -58,6 +58,7 @@ class Context:
 
     def __init__(self, model: Model, config: EngineConfig) -> None:
         """Raises ModelError when llama.cpp refuses the combination, with its reason."""
+        self._model = model
         self.n_sequences = sequences_of(config)
         self.n_batch = max(config.n_batch, config.slots)  # a step feeds every slot one token at least
         self.n_vocab = model.n_vocab
@@ -74,9 +75,11 @@ class Context:
     def decode(self, batch: Batch) -> None:
         """Run the batch; its tokens are in the cells when this returns.
 
-        Raises OutOfCells (nothing was written), Aborted, or DecodeFailed (its sequences hold any part of it).
+        Raises OutOfCells (nothing was written), Aborted, or DecodeFailed (its sequences hold any part of it);
+        ModelError when the weights were overwritten meanwhile: nothing that they gave may be used.
         """
         answer = llama.llama_decode(self.ptr, batch.raw)
+        self._model.check_unchanged()
         if answer == 0:
             return
         if answer == _NO_CELLS:

@@ -178,5 +178,8 @@ class Engine(Protocol):
     def default_stop(self, template: str | None) -> tuple[str, ...]:
         """Stop texts of a branch that names none. Any thread."""
 
+    def check_model(self) -> None:
+        """Raise ModelError when the model's files were overwritten since they were loaded. Any thread."""
+
     def close(self) -> None:
         """Stop the thread and free context and model; jobs still there end as JobCancelled."""

@@ -11,6 +11,7 @@ from typing import Any
 from swarmkv.protocol.errors import ModelError
 from swarmkv.workers.engine.backend import has_gpu, last_error, llama
 from swarmkv.workers.engine.fingerprint import fingerprint, model_parts
+from swarmkv.workers.engine.weights import WeightFiles
 
 logger = logging.getLogger(__name__)
 
@@ -22,9 +23,9 @@ _TEXT_BYTES = 256
 class Model:
     """Weights and vocabulary of one GGUF, mapped from the page cache; shared by every context made of it.
 
-    Owns C memory until `close`, which must come after the contexts' own. Metadata is the file's, before our
-    override: tokenizer.ggml.add_space_prefix is loaded as off, since it would put a space in front of every
-    piece that is tokenised; `space_prefix` says what the file wants, for the one space we place ourselves.
+    Owns C memory and descriptors until `close`, which must come after the contexts' own. Metadata is the file's,
+    before our override: tokenizer.ggml.add_space_prefix is loaded as off, since it would put a space in front of
+    every piece that is tokenised; `space_prefix` says what the file wants, for the one space we place ourselves.
     """
 
     def __init__(self, path: str | Path, *, n_gpu_layers: int = 0) -> None:
@@ -32,11 +33,14 @@ class Model:
         self.path = Path(path)
         check_file(self.path)
         _check_gpu(n_gpu_layers)
-        self.fingerprint = _fingerprint(self.path)
-        self.ptr = _load(self.path, n_gpu_layers)
-        self.metadata = _read_metadata(self.ptr)
+        self._files = _open_files(self.path)
+        self.ptr = 0
         try:
+            self.fingerprint = _fingerprint(self.path)
+            self.ptr = _load(self.path, n_gpu_layers)
+            self.metadata = _read_metadata(self.ptr)
             _check_kind(self.path, self.ptr, self.architecture, self.metadata)
+            self.check_unchanged()
         except ModelError:
             self.close()
             raise
@@ -72,11 +76,16 @@ class Model:
         """Tokens of the sliding window, 0 for full attention."""
         return int(llama.llama_model_n_swa(self.ptr))
 
+    def check_unchanged(self) -> None:
+        """Raise ModelError when a file was overwritten: the weights are then not those of the fingerprint."""
+        self._files.check()
+
     def close(self) -> None:
         """Free the weights. May be called twice."""
         if self.ptr:
             llama.llama_model_free(self.ptr)
             self.ptr = 0
+        self._files.close()
 
 
 def check_file(path: Path) -> None:
@@ -104,6 +113,13 @@ def _check_gpu(n_gpu_layers: int) -> None:
             f"{n_gpu_layers} layers are to run on a GPU, and this build of llama.cpp has none.",
             hint="Set SWARMKV_N_GPU_LAYERS=0, or install llama-cpp-python built for your GPU.",
         )
+
+
+def _open_files(path: Path) -> WeightFiles:
+    try:
+        return WeightFiles(path)
+    except OSError as exc:
+        raise ModelError(f"The model file {path} cannot be read: {exc.strerror}.") from exc
 
 
 def _fingerprint(path: Path) -> str:

@@ -85,6 +85,9 @@ class NullEngine:
         """None: answers end by their length."""
         return ()
 
+    def check_model(self) -> None:
+        """There is none to change."""
+
     def close(self) -> None:
         """Stop the thread behind the jobs that are queued."""
         with self._lock:

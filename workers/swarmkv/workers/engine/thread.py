@@ -133,6 +133,10 @@ class LlamaEngine:
         with self._text_lock:
             return self._open_template(template).stop
 
+    def check_model(self) -> None:
+        """Raise ModelError when the model's files were overwritten: the weights are mapped, and others now."""
+        self._model.check_unchanged()
+
     def close(self) -> None:
         """Stop the thread and free context and model; jobs still there end as JobCancelled."""
         self._cancels.ask_all()
