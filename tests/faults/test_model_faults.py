@@ -53,6 +53,13 @@ def overwrite(path: Path, other: Path) -> None:
         file.write(other.read_bytes())
 
 
+def rename_over(path: Path, other: Path) -> None:
+    """Another file takes the name in one step, as a careful download does."""
+    new = path.with_suffix(".new")
+    shutil.copy(other, new)
+    new.replace(path)
+
+
 def check_ended_by_the_change(worker: WorkerProcess) -> None:
     assert worker.process.wait(timeout=30) == 1, worker.log
     assert "was overwritten while it was in use" in worker.log
@@ -85,7 +92,7 @@ async def test_a_model_that_was_renamed_over_is_prefilled_anew_when_its_workers_
     old = fleet.start("all", model_path)
     await fleet.beats(producer, old)
     before = await ask(producer)
-    Path(shutil.copy(tuned_path, model_path.with_suffix(".new"))).rename(model_path)
+    rename_over(model_path, tuned_path)
     same = await ask(producer)
     assert (same.state, same.prefills_run, same.branches[0].text) == ("done", 0, before.branches[0].text)
     assert old.end() == 0

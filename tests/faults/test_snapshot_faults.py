@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -17,6 +15,7 @@ import pytest
 from swarmkv.protocol.errors import SnapshotCorrupt, SnapshotError, SnapshotMismatch, SnapshotMissing, StoreFull
 from swarmkv.snapshots import SnapshotStore, SnapshotTooLarge
 from swarmkv.snapshots.format import FIXED_BYTES, HEADER_BYTES
+from tests.mounts import mounted_tmpfs
 from tests.snapshot_support import (
     META,
     MIB,
@@ -54,14 +53,8 @@ def store(folder: Path) -> SnapshotStore:
 @pytest.fixture
 def small_tmpfs(tmp_path: Path) -> Iterator[Path]:
     """A directory on a tmpfs of its own of 8 MiB, which dates every read."""
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={SMALL_TMPFS_BYTES},mode=0700,strictatime", "none", str(tmp_path)]
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small tmpfs needs root and the mount program")
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
-    yield tmp_path / "store"
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
+    with mounted_tmpfs(tmp_path, SMALL_TMPFS_BYTES, "strictatime") as path:
+        yield path / "store"
 
 
 def result_of(body: Callable[[Path, int, Connection], None], folder: Path, size_bytes: int) -> str:
