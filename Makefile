@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format format-check lint types imports figures lock clean
+.PHONY: help setup demo test faults check format format-check lint types imports figures lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -30,6 +30,10 @@ demo: setup  ## prefill a sample document once and answer eight prompts from it
 
 test: setup  ## run all tests
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+faults: setup  ## kill, cut, fill and break for longer than the tests do, and measure the recovery (20 minutes)
+	@FAULTS=long $(BIN)/python -m pytest tests/faults tests/integration/test_engine_answers.py $(PYTEST_ARGS)
+	@$(BIN)/python -m tests.figures --only recovery
 
 check: format-check lint types imports test  ## what CI runs: format, lint, types, import directions, tests
 

@@ -85,14 +85,14 @@ async def check_all_is_well(producer: Producer, workers: list[WorkerProcess], do
 # -- away
 
 
-async def test_a_broker_that_restarts_costs_neither_workers_nor_work(
+async def test_a_broker_killed_while_idle_in_prefill_and_in_decode_costs_neither_workers_nor_work(
     broker: PrivateBroker, fleet: FaultyFleet, producer: Producer, private: Settings, tiny_llama_path: Path
 ) -> None:
     workers = [fleet.start_faulty(role, tiny_llama_path, {"decode_s": 0.05}) for role in ("prefill", "branch")]
     await fleet.beats(producer, *workers)
 
     async def restart() -> None:
-        await asyncio.to_thread(broker.stop)
+        await asyncio.to_thread(broker.stop, signal.SIGKILL)
         # Longer than a lease: what runs may have been nobody's meanwhile.
         await asyncio.sleep(private.lease_s * 1.2)
         await asyncio.to_thread(broker.start)

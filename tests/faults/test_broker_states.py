@@ -1,9 +1,8 @@
-"""A broker that is killed at work, read-only, set to drop keys, or emptied: an error in plain words, or no loss."""
+"""A broker that is read-only, set to drop keys, or emptied at work: an error in plain words, or no loss."""
 
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,30 +63,6 @@ async def raw(private: Settings) -> AsyncIterator[Any]:
     client = connect(private.redis_url, timeout_s=5)
     yield client
     await client.aclose(close_connection_pool=True)
-
-
-async def test_a_broker_that_is_killed_while_idle_in_prefill_and_in_decode_costs_no_work(
-    broker: PrivateBroker, fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
-) -> None:
-    workers = [fleet.start_faulty(role, tiny_llama_path, SLOW) for role in ("prefill", "branch")]
-    await fleet.beats(producer, *workers)
-
-    async def kill() -> None:
-        await asyncio.to_thread(broker.stop, signal.SIGKILL)
-        await asyncio.to_thread(broker.start)
-
-    await kill()
-    run = await producer.submit(LONG_DOCUMENT, [f"Question {n}?" for n in range(4)], sampling=LONG)
-    following = asyncio.create_task(heard_of(run))
-    await until(run, PrefillProgress)
-    await kill()
-    await until(run, BranchText, 4)
-    await kill()
-    heard, report = await following, await run.report()
-    assert (report.state, report.prefills_run) == ("done", 1)
-    assert {branch.attempts for branch in report.branches} == {1}
-    check_each_ended_once(heard, report)
-    assert [worker.log.count("Loaded") for worker in workers] == [1, 1]
 
 
 # -- read-only

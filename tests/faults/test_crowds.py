@@ -70,6 +70,24 @@ async def test_when_every_worker_is_killed_new_ones_finish_both_prefill_and_bran
     assert (len(snapshots), temporary) == (2, [])
 
 
+async def test_workers_killed_over_and_over_lose_and_double_no_result(
+    fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
+) -> None:
+    await fleet.beats(producer, fleet.start("prefill", tiny_llama_path))
+    victim = fleet.start_faulty("branch", tiny_llama_path, SLOW)
+    await fleet.beats(producer, victim)
+    for _ in range(by_round(1, 20)):
+        run = await producer.submit(DOCUMENT, [f"Question {n}?" for n in range(8)], sampling=MEDIUM)
+        await until(run, BranchText, 8)
+        successor = fleet.start_faulty("branch", tiny_llama_path, SLOW)
+        victim.kill()
+        heard, report = await heard_of(run), await run.report()
+        assert report.state == "done"
+        assert {branch.attempts for branch in report.branches} == {2}
+        check_each_ended_once(heard, report)
+        victim = successor
+
+
 async def test_a_run_whose_producer_was_killed_ends_all_the_same(
     fleet: FaultyFleet, producer: Producer, settings: Settings, tmp_path: Path, tiny_llama_path: Path
 ) -> None:
@@ -127,7 +145,7 @@ async def test_four_producers_at_once_share_one_prefill(
 async def test_a_runaway_among_seven_short_ones_is_cut_and_they_are_done_long_before_it(
     fleet: FaultyFleet, producer: Producer, tiny_llama_path: Path
 ) -> None:
-    await fleet.beats(producer, fleet.start_faulty("all", tiny_llama_path, {"decode_s": 0.01}))
+    await fleet.beats(producer, fleet.start_faulty("all", tiny_llama_path, {"decode_s": 0.002}))
     endless = {"name": "runaway", "prompt": "Go on.", "sampling": SHORT.model_copy(update={"max_tokens": 300})}
     run = await producer.submit(DOCUMENT, [endless, *(f"Question {n}?" for n in range(7))], sampling=SHORT)
     heard, report = await heard_of(run), await run.report()

@@ -46,9 +46,9 @@ async def test_a_deadline_ends_its_run_at_work_and_frees_what_it_held_for_others
     settings: Settings,
     tiny_llama_path: Path,
 ) -> None:
-    worker = fleet.start_faulty("all", tiny_llama_path, {"decode_s": 0.2}, slots=2)
+    worker = fleet.start_faulty("all", tiny_llama_path, {"decode_s": 0.1}, slots=2)
     await fleet.beats(producer, worker)
-    late = await producer.submit(document, ["What?", "Why?"], sampling=LONG, deadline_s=3.0)
+    late = await producer.submit(document, ["What?", "Why?"], sampling=LONG, deadline_s=2.0)
     await until(late, event)
     other = await producer.submit(DOCUMENT, ["And now?"], sampling=SHORT)
     heard, report = await heard_of(late), await late.report()

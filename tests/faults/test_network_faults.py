@@ -30,10 +30,10 @@ from tests.waiting import wait_until
 
 DOCUMENT = "The retry limit is four.\n" * 20
 SHORT = Sampling(temperature=0, max_tokens=6, ignore_eos=True)
-LONG = Sampling(temperature=0, max_tokens=120, ignore_eos=True)
+LONG = Sampling(temperature=0, max_tokens=80, ignore_eos=True)
 CUT = Weather(is_cut=True)
 SILENT = Weather(is_silent=True)
-AWAY_S = by_round(3.0, 30.0)  # in the short round, too, longer than a lease
+AWAY_S = by_round(2.5, 30.0)  # in the short round, too, longer than a lease
 IMPATIENT: dict[str, Any] = {"redis_timeout_s": 0.5}
 
 
@@ -126,7 +126,7 @@ async def test_a_line_that_is_slow_and_breaks_off_loses_and_doubles_nothing(
     await fleet.ready(near, 3)
     proxy.turn(Weather(delay_s=0.02, breaks=0.02))
     prompts = [f"Question {n}?" for n in range(30)]
-    runs = [await near.submit(f"{DOCUMENT}{n}", prompts, sampling=SHORT) for n in range(by_round(3, 20))]
+    runs = [await near.submit(f"{DOCUMENT}{n}", prompts, sampling=SHORT) for n in range(by_round(2, 20))]
     heard = await asyncio.gather(*(heard_of(producer.run(run.id)) for run in runs))
     assert proxy.breaks > 10
     for run, told in zip(runs, heard, strict=True):

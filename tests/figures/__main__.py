@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from swarmkv.workers.models import DEMO, resolve_model
-from tests.figures import exactness, idle, memory, speed, survival
+from tests.figures import exactness, idle, memory, recovery, speed, survival
 from tests.figures.figure import Figure, as_json, machine, show
 from tests.figures.lab import Lab, open_lab
 
@@ -28,7 +28,9 @@ MEASURES: dict[str, Measure] = {
     "wake-up": idle.wake_up,
     "memory": memory.branch_worker,
     "killed-worker": survival.killed_worker,
+    "recovery": recovery.recovery,
 }
+LONG = {"recovery"}  # measured only when asked for, as `make faults` does
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
     arguments = _arguments()
     facts = machine()
     with open_lab(resolve_model(arguments.model)) as lab:
-        figures = asyncio.run(_measure(lab, arguments.only or list(MEASURES)))
+        figures = asyncio.run(_measure(lab, arguments.only or [name for name in MEASURES if name not in LONG]))
     facts["model"] = Path(lab.model_path).name
     if arguments.json:
         arguments.json.write_text(json.dumps(as_json(facts, figures), indent=2))

@@ -48,7 +48,7 @@ async def _killed(
         events.append(event)
         speaking = {seen.branch for seen in events if isinstance(seen, BranchText)}
         if not is_killed and len(speaking) == len(prompts):
-            await _kill_busiest(installation, events)
+            await kill_busiest(installation, events)
             is_killed = True
     took_s = perf_counter() - started_s
     assert is_killed, "the run ended before all branches were seen speaking"
@@ -59,10 +59,11 @@ async def _killed(
     return took_s, endings
 
 
-async def _kill_busiest(installation: Installation, events: list[Event]) -> None:
-    """SIGKILL the worker that started most of the branches."""
-    starts = Counter(event.worker for event in events if isinstance(event, BranchStarted))
-    name = starts.most_common(1)[0][0]
+async def kill_busiest(installation: Installation, events: list[Event]) -> set[str]:
+    """SIGKILL the worker that started most of the branches; these."""
+    started = [event for event in events if isinstance(event, BranchStarted)]
+    name = Counter(event.worker for event in started).most_common(1)[0][0]
     pid = next(worker.info.pid for worker in await installation.producer.workers() if worker.info.id == name)
     process = next(process for process in installation.fleet.processes if process.pid == pid)
     process.send(signal.SIGKILL)
+    return {event.branch for event in started if event.worker == name}
