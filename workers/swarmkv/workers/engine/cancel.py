@@ -39,11 +39,6 @@ class CancelBoard:
         with self._lock:
             self._asked.discard(job_id)
 
-    def is_unwanted(self, job_ids: frozenset[str]) -> bool:
-        """From the engine's thread: all of these were asked to end, and that was not yet dealt with."""
-        with self._lock:
-            return self._closing or job_ids <= self._asked
-
     @contextmanager
     def decoding(self, job_ids: frozenset[str]) -> Iterator[None]:
         """On the engine's thread, around a decode for these jobs."""

@@ -142,17 +142,13 @@ class Loop:
     def _decode(self, rows: list[Rows]) -> bool:
         """Whether the rows are in the cells now; if not, the next plan takes care of what happened."""
         self._fill_batch(rows)
-        job_ids = frozenset(row.task.job.id for row in rows)
         try:
-            with self._cancels.decoding(job_ids):
+            with self._cancels.decoding(frozenset(row.task.job.id for row in rows)):
                 self._context.decode(self._batch)
         except OutOfCells as exc:
             self._find_cells(rows, exc)
-        except Aborted:
-            if self._cancels.is_unwanted(job_ids):  # their cancellation is next in the queue
-                self._start_again(rows)
-            else:
-                self._isolate(rows, DecodeFailed("llama_decode ended as if it had been told to; nobody had."))
+        except Aborted:  # by jobs whose cancellation is next in the queue
+            self._start_again(rows)
         except DecodeFailed as exc:
             self._isolate(rows, exc)
         else:
