@@ -27,13 +27,14 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from swarmkv.cli.interrupt import end
+from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import SwarmkvError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 EXIT_USAGE = 2  # what a program ends with when its arguments, its settings or its model are wrong
-_FIRST_BACKOFF_S = 0.2
+_FIRST_BACKOFF_S = 0.4
 _MAX_BACKOFF_S = 15.0
 _STEADY_S = 30.0  # a program that ran this long starts over with the first backoff
 _CHUNK_BYTES = 65_536
@@ -241,7 +242,7 @@ class _Kept:
         logger.info("%s started", self.program.name, extra=extra)
 
     async def _keep(self) -> None:
-        backoff_s = _FIRST_BACKOFF_S
+        backoff = Backoff(first_s=_FIRST_BACKOFF_S, longest_s=_MAX_BACKOFF_S)
         while True:
             started = time.monotonic()
             await self.gone()
@@ -249,10 +250,11 @@ class _Kept:
             status = self._process.returncode or 0
             if status == EXIT_USAGE:
                 raise self.failure(f"{self.program.name} cannot run.")
-            backoff_s = _FIRST_BACKOFF_S if time.monotonic() - started > _STEADY_S else backoff_s
+            if time.monotonic() - started > _STEADY_S:
+                backoff.reset()
+            backoff_s = backoff.next_s()
             self._notice(f"{self.program.name} ended ({describe_status(status)}); restarting in {backoff_s:.1f} s.")
             await asyncio.sleep(backoff_s)
-            backoff_s = min(backoff_s * 2, _MAX_BACKOFF_S)
             self.num_restarts += 1
             await self._execute()
 

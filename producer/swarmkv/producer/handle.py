@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import BrokerError, RunNotFinished, RunNotFound
 from swarmkv.protocol.events import Event, RunDone, RunWarning
 from swarmkv.protocol.ledger import Ledger
@@ -18,7 +18,6 @@ from swarmkv.protocol.settings import Settings
 
 BLOCK_MS = 1_000  # one blocking read; far below the socket's timeout
 OUTAGE_S = 60.0  # how long a follower waits for a Redis that went away
-RETRY_S = 0.5
 Answer = TypeVar("Answer")
 
 
@@ -90,14 +89,14 @@ class RunHandle:
 
     async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Call until Redis answers. Raises BrokerError when that takes OUTAGE_S, or waiting cannot help."""
-        end_s = time.monotonic() + OUTAGE_S
+        end_s, backoff = time.monotonic() + OUTAGE_S, Backoff()
         while True:
             try:
                 return await call()
             except BrokerError as exc:
                 if not exc.is_passing or time.monotonic() >= end_s:
                     raise
-            await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
+            await backoff.pause()
 
     async def _mend(self) -> None:
         # With no worker alive nobody else would notice that a deadline has passed.

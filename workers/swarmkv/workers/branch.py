@@ -210,7 +210,12 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         return Outcome(taken, "done", result)
 
     async def _record(self, taken: TakenBranch, outcome: Outcome) -> None:
-        if not await self._outbox.finish(outcome):
+        try:
+            is_written = await self._outbox.finish(outcome)
+        except BrokerError as exc:  # the job's lease will run out
+            logger.warning("branch %s is not recorded: %s", taken.job_id, exc, extra={"action": "broker_refused"})
+            return
+        if not is_written:
             logger.info("a newer attempt has branch %s", taken.job_id, extra={"action": "result_refused"})
 
     async def _rebuild(self, taken: TakenBranch, error: SnapshotError) -> None:

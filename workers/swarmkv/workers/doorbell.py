@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,10 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
 from swarmkv.protocol import keys
+from swarmkv.protocol.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 0.5
 SILENCE_S = 15.0  # then the connection is tested: one that died without a word would never ring again
 
 
@@ -31,6 +30,7 @@ class Doorbell:
         self._channel = channel
         self._on_cancel = on_cancel
         self._rung = asyncio.Event()
+        self._backoff = Backoff()
 
     def ring(self) -> None:
         """Wake the worker from inside: a slot became free."""
@@ -52,7 +52,7 @@ class Doorbell:
                 await self._subscribe()
             except (RedisError, OSError) as exc:
                 logger.debug("doorbell lost: %s", exc, extra={"action": "doorbell_lost"})
-            await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
+            await self._backoff.pause()
 
     async def _subscribe(self) -> None:
         async with self._redis.pubsub() as pubsub:
@@ -64,6 +64,7 @@ class Doorbell:
                 message = await pubsub.get_message(ignore_subscribe_messages=False, timeout=SILENCE_S)
                 if message is not None:
                     is_asked = False
+                    self._backoff.reset()
                     self._hear(message)
                 elif is_asked:
                     raise RedisConnectionError("no answer to a ping: the connection is dead")

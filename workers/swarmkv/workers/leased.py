@@ -23,6 +23,7 @@ from arq.utils import timestamp_ms
 from redis.exceptions import RedisError
 
 from swarmkv.protocol import keys
+from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.codec import pack, unpack
 from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.ledger import Ledger, TakenBranch, TakenPrefill
@@ -34,7 +35,7 @@ from swarmkv.workers.doorbell import Doorbell
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 0.5
+CANCEL_AGAIN_S = 0.5
 JOB_TIMEOUT_S = 366 * 86_400  # the run's deadline is what ends a job, not arq
 Taken = TypeVar("Taken", TakenBranch, TakenPrefill)
 Answer = TypeVar("Answer")
@@ -131,15 +132,13 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self._stopping.set()
 
     async def _announce(self) -> None:
-        is_told = False
+        backoff = Backoff()
         while True:
             try:
                 await self._beat()
                 return
             except BrokerError as exc:
-                outage.tell("waiting for Redis", exc, is_told=is_told)
-                is_told = True
-            await self._retry_pause()
+                await outage.ride_out("waiting for Redis", exc, backoff)
 
     async def _wind_down(self) -> None:
         """Finish within the grace time, hand back the rest."""
@@ -176,16 +175,14 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
     # -- jobs
 
     async def _take_loop(self) -> None:
-        is_told = False
+        backoff = Backoff()
         while True:
             try:
                 await self._poll_iteration()
             except (BrokerError, RedisError, OSError) as exc:
-                outage.tell("waiting for Redis", exc, is_told=is_told)
-                is_told = True
-                await self._retry_pause()
+                await outage.ride_out("waiting for Redis", exc, backoff)
                 continue
-            is_told = False
+            backoff.reset()
             await self.bell.wait(self.settings.poll_s)
 
     async def _poll_iteration(self) -> None:
@@ -289,16 +286,14 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
         Raises BrokerError when waiting does not help; the job's lease then runs out.
         """
-        is_told = False
+        backoff = Backoff()
         while True:
             try:
                 return await call()
             except BrokerError as exc:
                 if not exc.is_passing:
                     raise
-                outage.tell("waiting for Redis", exc, is_told=is_told)
-                is_told = True
-            await self._retry_pause()
+                await outage.ride_out("waiting for Redis", exc, backoff)
 
     async def _guarded(self, call: Callable[[], Awaitable[object]]) -> None:
         """As `_patiently`, but what cannot be recorded is left to the job's lease, which will run out."""
@@ -306,9 +301,6 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             await self._patiently(call)
         except BrokerError as exc:
             logger.warning("not recorded: %s", exc, extra={"action": "broker_refused"})
-
-    async def _retry_pause(self) -> None:
-        await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
 
 
 async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -319,7 +311,7 @@ async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=RETRY_S)
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 async def _run(work: Callable[[], Awaitable[None]]) -> None:

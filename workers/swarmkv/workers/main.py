@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from arq.connections import ArqRedis
 
+from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.broker import broker_errors, connect, shown
 from swarmkv.protocol.errors import BrokerError, EngineError, ModelError
 from swarmkv.protocol.ledger import Ledger
@@ -32,7 +33,6 @@ from swarmkv.workers.tuning import with_tuning
 
 logger = logging.getLogger(__name__)
 
-START_RETRY_S = 0.5
 Worker = PrefillWorker | BranchWorker
 
 
@@ -165,7 +165,7 @@ async def _await_broker(
     redis: ArqRedis, ledger: Ledger, alias: str, settings: Settings, stopping: asyncio.Event
 ) -> None:
     """Make the alias known; waits as long as Redis is not there yet, since it may start after us."""
-    url, is_told = shown(settings.redis_url), False
+    url, backoff = shown(settings.redis_url), Backoff()
     while not stopping.is_set():
         try:
             await ledger.fleet.announce(alias)
@@ -174,11 +174,10 @@ async def _await_broker(
         except BrokerError as exc:
             if not exc.is_passing:
                 raise
-            if not is_told:
+            if backoff.num_failures == 0:
                 logger.warning("waiting for Redis at %s: %s", url, exc, extra={"action": "broker_lost"})
-            is_told = True
         with suppress(TimeoutError):
-            await asyncio.wait_for(stopping.wait(), START_RETRY_S)
+            await asyncio.wait_for(stopping.wait(), backoff.next_s())
 
 
 async def _check_policy(redis: Any) -> None:

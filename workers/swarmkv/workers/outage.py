@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 
+from swarmkv.protocol.backoff import Backoff
+
 logger = logging.getLogger(__name__)
 
 
-def tell(what: str, exc: Exception, *, is_told: bool) -> None:
-    """Log what waits and why; as a warning only if the caller has not yet told of this outage."""
-    level = logging.DEBUG if is_told else logging.WARNING
+async def ride_out(what: str, exc: Exception, backoff: Backoff) -> None:
+    """Log what waits and why, and wait; as a warning only for the first failure of an outage."""
+    level = logging.WARNING if backoff.num_failures == 0 else logging.DEBUG
     logger.log(level, "%s: %s", what, exc, extra={"action": "broker_lost"})
+    await backoff.pause()

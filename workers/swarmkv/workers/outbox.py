@@ -8,17 +8,22 @@ branch ended ─▶ finish(outcome)   ─┘  at once ─▶ its text, then all 
 from __future__ import annotations
 
 import asyncio
-import random
+import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
 
+from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.events import BranchText, Event
 from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch
 from swarmkv.workers import outage
 
-RETRY_S = 0.5
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -31,7 +36,10 @@ class _Spoken:
 
 
 class Outbox:
-    """One writer task per worker. Nothing is lost while Redis is away: it is written when Redis is back."""
+    """One writer task per worker. Nothing is lost while Redis is away: it is written when Redis is back.
+
+    Text that Redis refuses for good waits for the next flush; who asked for an ending that it refuses is told.
+    """
 
     def __init__(self, ledger: Ledger, worker_id: str, *, flush_s: float) -> None:
         self._ledger = ledger
@@ -49,7 +57,10 @@ class Outbox:
         self._something.set()
 
     async def finish(self, outcome: Outcome) -> bool:
-        """Write a branch's ending behind its text; False if the attempt had lost its branch."""
+        """Write a branch's ending behind its text; False if the attempt had lost its branch.
+
+        Raises BrokerError when Redis refuses it and waiting does not help.
+        """
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._outcomes.append((outcome, written))
         self._something.set()
@@ -79,18 +90,26 @@ class Outbox:
 
     async def _flush(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
-        await self._persist(self._write_text)
-        if not outcomes:
-            return
-        answers: list[bool] = []
+        try:
+            await self._persist(self._write_text)
+        except BrokerError as exc:
+            logger.warning("text is not written: %s", exc, extra={"action": "broker_refused"})
+        if outcomes:
+            await self._write_outcomes(outcomes)
 
-        async def write_outcomes() -> None:
-            answers[:] = await self._ledger.jobs.finish(self._worker_id, [item for item, _ in outcomes])
-
-        await self._persist(write_outcomes)
+    async def _write_outcomes(self, outcomes: list[tuple[Outcome, asyncio.Future[bool]]]) -> None:
+        write = partial(self._ledger.jobs.finish, self._worker_id, [outcome for outcome, _ in outcomes])
+        try:
+            answers: Sequence[bool | BrokerError] = await self._persist(write)
+        except BrokerError as exc:
+            answers = [exc] * len(outcomes)
         for (outcome, written), answer in zip(outcomes, answers, strict=True):
             self._spoken.pop(outcome.branch.job_id, None)
-            if not written.done():
+            if written.done():
+                continue
+            if isinstance(answer, BrokerError):
+                written.set_exception(answer)
+            else:
                 written.set_result(answer)
 
     async def _write_text(self) -> None:
@@ -112,13 +131,13 @@ class Outbox:
             del spoken.pieces[:count]
             spoken.offset += len(text)
 
-    async def _persist(self, write: Callable[[], Awaitable[None]]) -> None:
-        is_told = False
+    async def _persist(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write, again if need be until Redis is back. Raises BrokerError when waiting does not help."""
+        backoff = Backoff()
         while True:
             try:
-                await write()
-                return
+                return await write()
             except BrokerError as exc:
-                outage.tell("unwritten results wait for Redis", exc, is_told=is_told)
-                is_told = True
-                await asyncio.sleep(RETRY_S * (1 + random.random()))  # noqa: S311 - spread, not secret
+                if not exc.is_passing:
+                    raise
+                await outage.ride_out("unwritten results wait for Redis", exc, backoff)
