@@ -290,11 +290,11 @@ async def test_a_document_whose_run_is_refused_does_not_stay(
     """The upload is what takes the broker over its limit."""
     run, asked = Scripts.run, 0
 
-    async def run_and_fill(self: Scripts, name: str, /, **arguments: Any) -> Any:
+    async def run_and_fill(self: Scripts, name: str, /, *payload: bytes, **arguments: Any) -> Any:
         nonlocal asked
         asked += name == "submit"
         await raw.config_set("maxmemory", 1 if asked == 2 else 0)
-        return await run(self, name, **arguments)
+        return await run(self, name, *payload, **arguments)
 
     monkeypatch.setattr(Scripts, "run", run_and_fill)
     with pytest.raises(BrokerError, match="out of memory"):

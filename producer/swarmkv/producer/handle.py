@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from swarmkv.producer.validate import checked_deadline_ms
 from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import BrokerError, RunNotFinished, RunNotFound
 from swarmkv.protocol.events import Event, RunDone, RunWarning
-from swarmkv.protocol.ledger import Ledger
+from swarmkv.protocol.ledger import Ledger, Limits
 from swarmkv.protocol.messages import RunReport
 from swarmkv.protocol.settings import Settings
 
@@ -22,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class RunHandle:
-    """Follow, collect or cancel one run. Handles are cheap: open as many as you like, in any process."""
+    """Follow, collect, cancel or retry one run. Handles are cheap: open as many as you like, in any process."""
 
     def __init__(
         self, ledger: Ledger, run_id: str, settings: Settings, warnings: tuple[RunWarning, ...] = ()
@@ -61,22 +62,41 @@ class RunHandle:
         A BranchRestarted voids the text of earlier attempts. Rides out a restart of Redis. Raises RunNotFound,
         BrokerError.
         """
-        read, after = self._ledger.runs.read_events, "0"
+        read, after, end = self._ledger.runs.read_events, "0", None
         while True:
-            after, events = await self._patiently(partial(read, self.id, after, BLOCK_MS))
+            after, events = await self._patiently(partial(read, self.id, after, BLOCK_MS if end is None else 1))
             for event in events:
-                yield event
-                if isinstance(event, RunDone):
-                    return
-            if not events:
+                end = event if isinstance(event, RunDone) else None
+                if end is None:
+                    yield event
+            if not events:  # a run that was tried again has ended before: its end is the one that nothing follows
                 report = await self._patiently(self.report)
-                if report.is_finished:  # its end was trimmed from the bounded stream
-                    yield RunDone(state=report.state, error=report.error)
+                if report.is_finished:  # its end may have been trimmed from the bounded stream
+                    yield end or RunDone(state=report.state, error=report.error)
                     return
+                end = None
 
     async def cancel(self) -> bool:
         """End every open branch as cancelled; False if the run had ended. Raises RunNotFound, BrokerError."""
         return await self._ledger.runs.cancel(self.id)
+
+    async def retry(
+        self, *, only_failed: bool = False, branches: Sequence[str] = (), deadline_s: float | None = None
+    ) -> tuple[str, ...]:
+        """Queue failed branches again, and cancelled ones unless `only_failed`; the rest keep their results.
+
+        Each is a new attempt. `branches` chooses some by name. A run that had ended is open again: for `deadline_s`
+        from now, or as long as it was given before. Returns the names of what was queued, in order: none if there
+        was nothing to try again. Raises RunNotFound, DocumentGone, Overloaded, InvalidInput, BrokerError.
+        """
+        names = await self._ledger.recovery.retry(
+            self.id,
+            ("failed",) if only_failed else ("failed", "cancelled"),
+            names=branches,
+            deadline_ms=0 if deadline_s is None else checked_deadline_ms(deadline_s),
+            limits=Limits.of(self._settings),
+        )
+        return tuple(names)
 
     async def _is_done(self) -> bool:
         """Waits a moment for it. Raises RunNotFound."""

@@ -13,17 +13,17 @@ from swarmkv.producer.handle import RunHandle
 from swarmkv.producer.validate import (
     BranchLike,
     checked_branches,
+    checked_deadline_ms,
     checked_document,
     checked_name,
     checked_template,
     checked_text,
 )
 from swarmkv.protocol.broker import connect
-from swarmkv.protocol.errors import InvalidInput
 from swarmkv.protocol.events import RunWarning
 from swarmkv.protocol.identity import digest_bytes
-from swarmkv.protocol.ledger import Ledger, LiveWorker, RunSummary
-from swarmkv.protocol.messages import PrefixSpec, RunSpec, Sampling
+from swarmkv.protocol.ledger import Ledger, Limits, LiveWorker, RunSummary
+from swarmkv.protocol.messages import DeadBranch, PrefixSpec, RunSpec, Sampling
 from swarmkv.protocol.place import redis_url as find_redis
 from swarmkv.protocol.settings import Settings, load_settings
 
@@ -73,7 +73,7 @@ class Producer:
 
         `branches` are prompts, (name, prompt) pairs, mappings or BranchSpecs; `sampling` is the default of
         those that carry none. `template` replaces the model's own: text with {document} and then {prompt}. Raises
-        InvalidDocument, InvalidBranch, UnknownModel, BrokerError; nothing was accepted then.
+        InvalidDocument, InvalidBranch, UnknownModel, Overloaded, BrokerError; nothing was accepted then.
         """
         data = checked_document(document, self._settings)
         specs = checked_branches(branches, sampling, self._settings)
@@ -95,9 +95,10 @@ class Producer:
             spec,
             specs,
             data,
-            deadline_ms=_deadline_ms(deadline_s, self._settings),
+            deadline_ms=self._settings.deadline_ms if deadline_s is None else checked_deadline_ms(deadline_s),
             ttl_ms=self._settings.result_ttl_ms,
             any_model=any_model,
+            limits=Limits.of(self._settings),
         )
         warnings = await self._worker_warnings(model)
         if warnings:
@@ -111,6 +112,18 @@ class Producer:
     async def runs(self, limit: int = 20) -> list[RunSummary]:
         """The newest runs first."""
         return await self._ledger.runs.listing(limit)
+
+    async def dead(self) -> list[DeadBranch]:
+        """The dead-letter list: branches that were given up, the newest first. Raises BrokerError."""
+        return await self._ledger.recovery.dead()
+
+    async def dead_branch(self, entry: str) -> DeadBranch:
+        """One entry, by its id or as RUN/BRANCH. Raises EntryNotFound, BrokerError."""
+        return await self._ledger.recovery.dead_branch(entry)
+
+    async def drop_dead(self, entries: Sequence[DeadBranch]) -> int:
+        """Forget entries; their branches stay failed. Returns how many were there. Raises BrokerError."""
+        return await self._ledger.recovery.drop(entries)
 
     async def workers(self) -> list[LiveWorker]:
         """Workers with a live heartbeat."""
@@ -126,13 +139,3 @@ class Producer:
             )
             for role in missing
         )
-
-
-def _deadline_ms(deadline_s: float | None, settings: Settings) -> int:
-    if deadline_s is None:
-        return settings.deadline_ms
-    if not isinstance(deadline_s, int | float) or not 0 < deadline_s <= 31_536_000:
-        raise InvalidInput(
-            f"The deadline of {deadline_s} s is out of range.", hint="Use more than 0 and at most a year."
-        )
-    return max(1, int(deadline_s * 1000))

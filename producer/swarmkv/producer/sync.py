@@ -17,7 +17,7 @@ from swarmkv.producer.validate import BranchLike
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.events import Event, RunWarning
 from swarmkv.protocol.ledger import LiveWorker, RunSummary
-from swarmkv.protocol.messages import RunReport
+from swarmkv.protocol.messages import DeadBranch, RunReport
 from swarmkv.protocol.settings import Settings
 
 T = TypeVar("T")
@@ -92,6 +92,14 @@ class SyncRunHandle:
         """See RunHandle.cancel."""
         return self._loop.call(self._handle.cancel())
 
+    def retry(
+        self, *, only_failed: bool = False, branches: Sequence[str] = (), deadline_s: float | None = None
+    ) -> tuple[str, ...]:
+        """See RunHandle.retry."""
+        return self._loop.call(
+            self._handle.retry(only_failed=only_failed, branches=branches, deadline_s=deadline_s)
+        )
+
 
 async def _next(stream: Any) -> Event:
     event: Event = await anext(stream)
@@ -139,6 +147,18 @@ class SyncProducer:
     def runs(self, limit: int = 20) -> list[RunSummary]:
         """See Producer.runs."""
         return self._loop.call(self._producer.runs(limit))
+
+    def dead(self) -> list[DeadBranch]:
+        """See Producer.dead."""
+        return self._loop.call(self._producer.dead())
+
+    def dead_branch(self, entry: str) -> DeadBranch:
+        """See Producer.dead_branch."""
+        return self._loop.call(self._producer.dead_branch(entry))
+
+    def drop_dead(self, entries: Sequence[DeadBranch]) -> int:
+        """See Producer.drop_dead."""
+        return self._loop.call(self._producer.drop_dead(entries))
 
     def workers(self) -> list[LiveWorker]:
         """See Producer.workers."""

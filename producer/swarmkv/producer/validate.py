@@ -14,6 +14,7 @@ from swarmkv.protocol.messages import BranchSpec, Sampling
 from swarmkv.protocol.settings import Settings
 from swarmkv.protocol.template import split_template
 
+MAX_DEADLINE_S = 31_536_000  # a year
 BranchLike = BranchSpec | Mapping[str, object] | tuple[str, str] | str
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -155,6 +156,15 @@ def _seeded(spec: BranchSpec) -> BranchSpec:
 def _is_blank(text: str) -> bool:
     """Nothing that could be seen: white space of any kind, and characters of no width."""
     return all(char.isspace() or unicodedata.category(char) == "Cf" for char in text)
+
+
+def checked_deadline_ms(deadline_s: float) -> int:
+    """A deadline in milliseconds from now; raises InvalidInput."""
+    if not isinstance(deadline_s, int | float) or not 0 < deadline_s <= MAX_DEADLINE_S:
+        raise InvalidInput(
+            f"The deadline of {deadline_s} s is out of range.", hint="Use more than 0 and at most a year."
+        )
+    return max(1, int(deadline_s * 1000))
 
 
 def checked_template(template: str | None, max_bytes: int) -> str | None:

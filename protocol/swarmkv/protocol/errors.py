@@ -4,13 +4,16 @@
     ├── InvalidInput            the caller can mend it: nothing was accepted
     │   ├── InvalidDocument
     │   ├── InvalidBranch
-    │   └── UnknownModel
+    │   ├── UnknownModel
+    │   └── DocumentGone        a run cannot be tried again: its document has expired
     ├── ConfigError             a setting is unknown, missing or out of range
     ├── BrokerError             Redis cannot be reached, or refuses
     │   └── BrokerLost          no answer came: a write may have been done, or not
+    ├── Overloaded              a limit on held work is reached; retry when work has ended: nothing was accepted
     ├── ProtocolError           bytes in Redis that this version cannot read
     ├── RunNotFound
     ├── RunNotFinished
+    ├── EntryNotFound           no dead-letter entry of that id
     ├── SnapshotError           the snapshot cannot be used: rebuild it
     │   ├── SnapshotMissing
     │   ├── SnapshotCorrupt
@@ -63,6 +66,11 @@ class UnknownModel(InvalidInput):
     code = "unknown_model"
 
 
+class DocumentGone(InvalidInput):
+    code = "document_gone"
+    default_hint = "Submit the document again, as a new run."
+
+
 class ConfigError(SwarmkvError):
     code = "config"
 
@@ -80,6 +88,10 @@ class BrokerLost(BrokerError):
     """Of the same code: to a user it is one thing."""
 
 
+class Overloaded(SwarmkvError):
+    code = "overloaded"
+
+
 class ProtocolError(SwarmkvError):
     code = "protocol"
     default_hint = "Use the same swarmkv version on producers and workers."
@@ -92,6 +104,11 @@ class RunNotFound(SwarmkvError):
 
 class RunNotFinished(SwarmkvError):
     code = "run_not_finished"
+
+
+class EntryNotFound(SwarmkvError):
+    code = "entry_not_found"
+    default_hint = "`swarmkv dead ls` lists the entries; they expire as results do."
 
 
 class SnapshotError(SwarmkvError):

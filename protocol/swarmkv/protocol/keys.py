@@ -17,16 +17,21 @@ _TEMPLATES = {
     "events": "swarmkv:run:{run}:events",  # stream, bounded; field "e" holds a list of events
     "done": "swarmkv:run:{run}:done",  # stream of one entry, written when the run ends
     "prefix": "swarmkv:prefix:{prefix}",  # hash: spec, state, generation, snapshot
-    "waiters": "swarmkv:prefix:{prefix}:waiters",  # set of branch members waiting for the snapshot
+    "waiters": "swarmkv:prefix:{prefix}:waiters",  # sorted set of branch members waiting for the snapshot
     "snapshot": "swarmkv:snapshot:{snapshot}",  # set of prefix ids that this snapshot serves
     "model": "swarmkv:model:{alias}",  # hash: what workers of this alias announced last
     "worker": "swarmkv:worker:{worker}",  # hash with a TTL: the last heartbeat
+    "dead": "swarmkv:dead:{run}:{index}",  # hash: why a branch was given up, for people
     "queue": "swarmkv:queue:{role}:{alias}",  # arq's sorted set: jobs that wait for a worker
     "doorbell": "swarmkv:doorbell:{role}:{alias}",  # pub/sub: something was queued
 }
 
 RUNS = "swarmkv:runs"  # sorted set: run id by creation time
 ACTIVE = "swarmkv:active"  # sorted set: unfinished run id by deadline
+OPEN = "swarmkv:open"  # sorted set: branch member that has not ended, by its run's deadline
+DEAD = "swarmkv:dead"  # sorted set: branch member with a dead-letter entry, by the entry's expiry
+DOCUMENTS = "swarmkv:documents"  # sorted set: digest and size of a stored document, by its expiry
+DOCUMENT_BYTES = "swarmkv:documents:bytes"  # string: bytes of the documents in that set
 READY = "swarmkv:ready"  # sorted set: queued job by the time it became ready
 LEASES = "swarmkv:leases"  # sorted set: running job by lease expiry
 WORKERS = "swarmkv:workers"  # sorted set: worker id by last heartbeat
@@ -61,6 +66,7 @@ def lua_key_functions() -> str:
         lines.append(f"function K.{name}({', '.join(parts)}) return '{expression}' end")
     fixed = {"RUNS": RUNS, "ACTIVE": ACTIVE, "READY": READY, "LEASES": LEASES}
     fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL, "STATS": STATS}
-    fixed |= {"SWEPT": SWEPT, "NOTHING": NOTHING}
+    fixed |= {"SWEPT": SWEPT, "NOTHING": NOTHING, "OPEN": OPEN, "DEAD": DEAD}
+    fixed |= {"DOCUMENTS": DOCUMENTS, "DOCUMENT_BYTES": DOCUMENT_BYTES}
     lines += [f"K.{name} = '{value}'" for name, value in fixed.items()]
     return "\n".join(lines)

@@ -178,6 +178,34 @@ class RunReport(Message):
         return iter(self.branches)
 
 
+class DeadBranch(Message):
+    """A dead-letter entry: a branch that was given up, for what it did to workers or for want of a snapshot.
+
+    `crashes`: deaths of its worker; `solo_crashes`: those while it was alone there. `dead_ms`: when (Redis' clock).
+    """
+
+    run_id: str
+    index: int
+    name: str
+    model: str
+    error: ErrorInfo
+    attempts: int
+    crashes: int
+    solo_crashes: int
+    rebuilds: int
+    dead_ms: int
+
+    @property
+    def id(self) -> str:
+        """What commands take."""
+        return f"{self.run_id}:{self.index}"
+
+    @property
+    def path(self) -> str:
+        """The same for people: RUN/BRANCH."""
+        return f"{self.run_id}/{self.name}"
+
+
 class SnapshotInfo(Message):
     """What a prefill registers: where its KV cache is and what it cost."""
 

@@ -75,6 +75,13 @@ class Settings(BaseSettings):
     max_solo_crashes: Annotated[int, Field(ge=1)] = _field(
         2, "deaths of its worker while alone before a branch fails"
     )
+    max_open_branches: Annotated[int, Field(ge=0)] = _field(
+        100_000, "most branches of all runs that have not ended; more are refused; 0: no limit"
+    )
+    max_documents: Annotated[int, Field(ge=0)] = _field(100_000, "most documents that Redis holds; 0: no limit")
+    max_documents_bytes: Annotated[int, Field(ge=0)] = _field(
+        2048 * MIB, "most bytes of all documents that Redis holds; 0: no limit"
+    )
     max_events: Annotated[int, Field(ge=100)] = _field(20_000, "entries kept of a run's stream of events")
 
     # Times

@@ -9,11 +9,14 @@ from arq.connections import ArqRedis
 
 from swarmkv.protocol.ledger.fleet import FleetLedger, LiveWorker, SweepCounts
 from swarmkv.protocol.ledger.jobs import JobLedger, Outcome, TakenBranch, TakenPrefill, error_info
+from swarmkv.protocol.ledger.limits import Limits
+from swarmkv.protocol.ledger.recovery import RecoveryLedger
 from swarmkv.protocol.ledger.runs import RunLedger, RunSummary
 from swarmkv.protocol.ledger.scripts import Scripts
 
 __all__ = [
     "Ledger",
+    "Limits",
     "LiveWorker",
     "Outcome",
     "RunSummary",
@@ -32,3 +35,4 @@ class Ledger:
         self.runs = RunLedger(redis, scripts)
         self.jobs = JobLedger(redis, scripts)
         self.fleet = FleetLedger(redis, scripts)
+        self.recovery = RecoveryLedger(redis, scripts)

@@ -14,6 +14,7 @@ from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.codec import decode, encode, unpack
 from swarmkv.protocol.errors import BrokerLost, ProtocolError, RunNotFound, UnknownModel
 from swarmkv.protocol.events import Event, decode_events
+from swarmkv.protocol.ledger.limits import NO_LIMITS, Limits, check_room
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.messages import (
     BranchReport,
@@ -60,10 +61,12 @@ class RunLedger:
         deadline_ms: int,
         ttl_ms: int,
         any_model: bool,
+        limits: Limits = NO_LIMITS,
     ) -> None:
         """Accept a run: durable when this returns. The document is sent only if Redis lacks it.
 
-        Raises UnknownModel, BrokerError; nothing was accepted then, unless the error says that this is not known.
+        Raises UnknownModel, Overloaded, BrokerError; nothing was accepted then, unless the error says that this is
+        not known.
         """
         arguments: dict[str, Any] = {
             "run": spec.run_id,
@@ -73,26 +76,23 @@ class RunLedger:
             "prefix": spec.prefix.prefix_id,
             "prefix_spec": encode(spec.prefix),
             "document": spec.prefix.document,
+            "document_bytes": len(document),
             "branches": [[branch.name, encode(branch)] for branch in branches],
             "deadline_ms": deadline_ms,
             "ttl_ms": ttl_ms,
             "any_model": any_model,
+            "limits": limits.as_argument(),
         }
         answer = await self._accept(arguments)
         if answer[0] == b"document_missing":
-            with broker_errors():
-                await self._redis.set(
-                    keys.key("document", digest=spec.prefix.document),
-                    document,
-                    px=UPLOAD_TTL_MS,
-                )
+            await self._upload(spec.prefix.document, document, limits)
             answer = await self._accept(arguments)
         self._check_accepted(answer, spec.prefix.model)
 
-    async def _accept(self, arguments: dict[str, Any]) -> list[bytes]:
+    async def _accept(self, arguments: dict[str, Any]) -> list[Any]:
         """The script's answer. When it was lost on its way, Redis is asked whether the script has run."""
         try:
-            answer: list[bytes] = await self._scripts.run("submit", **arguments)
+            answer: list[Any] = await self._scripts.run("submit", **arguments)
         except BrokerLost as lost:
             run = arguments["run"]
             try:
@@ -106,7 +106,15 @@ class RunLedger:
             return [b"accepted"]
         return answer
 
-    def _check_accepted(self, answer: list[bytes], model: str) -> None:
+    async def _upload(self, digest: str, document: bytes, limits: Limits) -> None:
+        check_room(
+            await self._scripts.run(
+                "upload", document, document=digest, ttl_ms=UPLOAD_TTL_MS, limits=limits.as_argument()
+            )
+        )
+
+    def _check_accepted(self, answer: list[Any], model: str) -> None:
+        check_room(answer)
         if answer[0] == b"unknown_model":
             known = ", ".join(sorted(name.decode() for name in answer[1:])) or "none"
             raise UnknownModel(
@@ -118,7 +126,7 @@ class RunLedger:
 
     async def cancel(self, run: str) -> bool:
         """End every open branch as cancelled; False if the run had ended. Raises RunNotFound."""
-        answer = await self._scripts.run("cancel", run=_checked_id(run))
+        answer = await self._scripts.run("cancel", run=checked_id(run))
         if answer == b"unknown":
             raise RunNotFound(f"There is no run {run!r}.")
         return bool(answer == b"cancelled")
@@ -126,7 +134,7 @@ class RunLedger:
     async def report(self, run: str) -> RunReport:
         """The run as it is now; raises RunNotFound."""
         with broker_errors():
-            fields = _text_keys(await self._redis.hgetall(keys.key("run", run=_checked_id(run))))
+            fields = _text_keys(await self._redis.hgetall(keys.key("run", run=checked_id(run))))
             if not fields:
                 raise RunNotFound(f"There is no run {run!r}.")
             pipe = self._redis.pipeline(transaction=False)
@@ -174,7 +182,7 @@ class RunLedger:
         """The id to go on from, and the events behind stream id `after` ("0": all), waiting `block_ms`."""
         with broker_errors():
             answer = await self._redis.xread(
-                {keys.key("events", run=_checked_id(run)): after}, count=500, block=block_ms
+                {keys.key("events", run=checked_id(run)): after}, count=500, block=block_ms
             )
         events: list[Event] = []
         for _, entries in answer or []:
@@ -186,15 +194,15 @@ class RunLedger:
     async def wait_done(self, run: str, block_ms: int) -> bool:
         """Wait up to `block_ms` for the run's end, without reading its events."""
         with broker_errors():
-            return bool(await self._redis.xread({keys.key("done", run=_checked_id(run)): "0"}, block=block_ms))
+            return bool(await self._redis.xread({keys.key("done", run=checked_id(run)): "0"}, block=block_ms))
 
     async def exists(self, run: str) -> bool:
         """Is the run kept?"""
         with broker_errors():
-            return bool(await self._redis.exists(keys.key("run", run=_checked_id(run))))
+            return bool(await self._redis.exists(keys.key("run", run=checked_id(run))))
 
 
-def _checked_id(run: str) -> str:
+def checked_id(run: str) -> str:
     """A run's id, which becomes part of keys; anything else names no run."""
     if not _RUN_ID.fullmatch(run):
         raise RunNotFound(f"There is no run {run!r}.")
@@ -210,7 +218,8 @@ def _run_report(run: str, fields: Fields, rows: list[Fields], now_ms: int) -> Ru
     branches = tuple(_branch_report(row) for row in rows if row)
     restored = sum(branch.tokens.reused > 0 for branch in branches)
     alone_ms = float(fields.get("snapshot_prefill_ms", b"0"))
-    end_ms = int(fields.get("finished_ms", now_ms))
+    opened_ms = int(fields.get("opened_ms", fields["created_ms"]))
+    open_ms = int(fields.get("finished_ms", now_ms)) - opened_ms
     snapshot = fields.get("snapshot")
     error = fields.get("error")
     return RunReport.model_validate(
@@ -223,7 +232,7 @@ def _run_report(run: str, fields: Fields, rows: list[Fields], now_ms: int) -> Ru
             "prefills_run": int(fields["prefills_run"]),
             "prefill_ms": prefill_ms,
             "prefill_saved_ms": max(0.0, restored * alone_ms - prefill_ms),
-            "wall_ms": float(end_ms - int(fields["created_ms"])),
+            "wall_ms": float(int(fields.get("worked_ms", 0)) + open_ms),
             "snapshot": snapshot.decode() if snapshot else None,
             "error": ErrorInfo.model_validate(unpack(error)) if error else None,
             "branches": branches,
@@ -247,8 +256,3 @@ def _branch_report(row: Fields) -> BranchReport:
             "timings_ms": result.timings_ms if result else BranchTimings(),
         }
     )
-
-
-def run_spec(data: bytes) -> RunSpec:
-    """The spec of a run as it was submitted."""
-    return decode(RunSpec, data)

@@ -13,17 +13,26 @@ from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.codec import pack_for_lua
 from swarmkv.protocol.keys import lua_key_functions
 
+# What a script shares with some others, beside what it shares with all.
+_SHARED = {
+    "submit": ("accept",),
+    "upload": ("accept",),
+    "retry": ("accept", "park"),
+    "rebuild": ("park",),
+    "sweep": ("accept", "park"),
+}
+
 
 @cache
 def source(name: str) -> str:
-    """Whole Lua text of the script called `name`: key functions, common part, then its own."""
+    """Whole Lua text of the script called `name`: key functions, shared parts, then its own."""
     folder = files("swarmkv.protocol.ledger") / "lua"
     arq = (
         f"local ARQ = {{job = '{job_key_prefix}', in_progress = '{in_progress_key_prefix}', "
         f"retry = '{retry_key_prefix}'}}"
     )
     parts = [lua_key_functions(), arq, f"local SCRIPT = '{name}'", "local a = cmsgpack.unpack(ARGV[1])"]
-    parts += [(folder / f"{part}.lua").read_text("utf-8") for part in ("common", name)]
+    parts += [(folder / f"{part}.lua").read_text("utf-8") for part in ("common", *_SHARED.get(name, ()), name)]
     return "\n".join(parts)
 
 
@@ -35,10 +44,11 @@ class Scripts:
         self._max_events = max_events
         self._registered: dict[str, Any] = {}
 
-    async def run(self, name: str, /, **arguments: Any) -> Any:
-        """The script's answer; raises BrokerError."""
+    async def run(self, name: str, /, *payload: bytes, **arguments: Any) -> Any:
+        """The script's answer; `payload` reaches it as it is, behind the arguments. Raises BrokerError."""
         script = self._registered.get(name)
         if script is None:
             script = self._registered[name] = self._redis.register_script(source(name))
         with broker_errors():
-            return await script(args=[pack_for_lua({**arguments, "max_events": self._max_events})])
+            packed = pack_for_lua({**arguments, "max_events": self._max_events})
+            return await script(args=[packed, *payload])

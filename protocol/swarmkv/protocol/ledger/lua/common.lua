@@ -8,8 +8,8 @@ end
 local now = now_ms()
 
 -- Out of memory, Redis refuses the first write of a script, and lets one go on that has written something. Only
--- new runs may be refused: what was accepted must be able to end, or workers would lose leases that they renew.
-if SCRIPT ~= 'submit' then redis.call('DEL', K.NOTHING) end
+-- new work may be refused: what was accepted must be able to end, or workers would lose leases that they renew.
+if SCRIPT ~= 'submit' and SCRIPT ~= 'upload' and SCRIPT ~= 'retry' then redis.call('DEL', K.NOTHING) end
 
 -- Events are gathered and written once per run at the end of the script.
 local pending_events = {}
@@ -52,10 +52,12 @@ local function split_job(job)
 end
 
 -- The arq side of a job: its definition, its place in the queue, the bell. Order is decided by `score`.
+local JOB_LIFE_MS = 30 * 86400000
 local function enqueue(role, alias, job, func, id, number, score)
   local definition = cmsgpack.pack({t = 1, f = func, a = {id}, k = {number = number}, et = now})
-  redis.call('SET', ARQ.job .. job, definition, 'PX', 30 * 86400000)
+  redis.call('SET', ARQ.job .. job, definition, 'PX', JOB_LIFE_MS)
   redis.call('ZADD', K.queue(role, alias), score, job)
+  redis.call('PEXPIRE', K.queue(role, alias), JOB_LIFE_MS)
   redis.call('ZADD', K.READY, now, job)
   redis.call('PUBLISH', K.doorbell(role, alias), '')
 end
@@ -66,6 +68,8 @@ local function dequeue(role, alias, job)
   redis.call('DEL', ARQ.job .. job, ARQ.retry .. job)
 end
 
+-- What indexes of branches call one.
+local function branch_member(run, index) return run .. ':' .. index end
 local function branch_job(run, index, attempt) return 'b:' .. run .. ':' .. index .. ':' .. attempt end
 local function prefill_job(prefix, generation) return 'p:' .. prefix .. ':' .. generation end
 
@@ -124,7 +128,8 @@ local function wait_or_queue(run, index, prefix, alias)
     return 'ready'
   end
   redis.call('HSET', K.branch(run, index), 'state', 'waiting', 'worker', '')
-  redis.call('ZADD', K.waiters(prefix), now + index / 1000, run .. ':' .. index)
+  redis.call('ZADD', K.waiters(prefix), now + index / 1000, branch_member(run, index))
+  keep(K.waiters(prefix), redis.call('PTTL', K.run(run)))
   if state ~= 'queued' and state ~= 'running' then
     queue_prefill(prefix, run)
   end
@@ -155,6 +160,7 @@ end
 local function close_branch(run, index, attempt, state, result, shown)
   local key = K.branch(run, index)
   redis.call('HSET', key, 'state', state, 'result', result)
+  redis.call('ZREM', K.OPEN, branch_member(run, index))
   redis.call('HINCRBY', K.run(run), state, 1)
   redis.call('HINCRBY', K.run(run), 'open', -1)
   event(run, {type = 'branch_done', branch = redis.call('HGET', key, 'name'), attempt = attempt, state = state,
@@ -209,7 +215,8 @@ local function end_open_branches(run, state, reason, err)
   drop_idle_prefill(f[3])
 end
 
-local function fail_prefix(prefix, err)
+-- Every branch that waits for the prefix ends by `close`, one of fail_branch and park_branch.
+local function fail_prefix(prefix, err, close)
   local runs = waiting_runs(prefix)
   for _, run in ipairs(runs) do
     redis.call('HSET', K.run(run), 'error', cmsgpack.pack(err))
@@ -218,7 +225,7 @@ local function fail_prefix(prefix, err)
   redis.call('DEL', K.waiters(prefix))
   redis.call('HSET', K.prefix(prefix), 'state', 'absent', 'worker', '')
   for _, waiter in ipairs(list) do
-    fail_branch(waiter.run, waiter.index, err)
+    close(waiter.run, waiter.index, err)
   end
 end
 

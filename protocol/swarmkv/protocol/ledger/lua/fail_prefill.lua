@@ -2,6 +2,6 @@
 -- a: prefix, generation, worker, error{code, message, hint}
 if not prefill_is_held(a.prefix, a.generation, a.worker) then return 0 end
 redis.call('ZREM', K.LEASES, prefill_job(a.prefix, a.generation))
-fail_prefix(a.prefix, a.error)
+fail_prefix(a.prefix, a.error, fail_branch)
 flush_events()
 return 1

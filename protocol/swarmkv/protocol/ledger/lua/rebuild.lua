@@ -9,7 +9,7 @@ if f[1] == 'ready' and tonumber(f[2]) == a.generation then
 end
 local answer = 'failed'
 if redis.call('HINCRBY', key, 'rebuilds', 1) > a.max_rebuilds then
-  fail_branch(a.run, a.index, a.error)
+  park_branch(a.run, a.index, a.error)
 else
   local alias = redis.call('HGET', K.run(a.run), 'model')
   answer = wait_or_queue(a.run, a.index, a.prefix, alias)

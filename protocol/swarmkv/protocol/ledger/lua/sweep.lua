@@ -2,6 +2,7 @@
 -- Anyone may call it at any time. Returns {leases, deadlines, requeued}.
 -- a: max_solo_crashes, stale_ms, lease_ms
 local LIMIT = 200
+local FORGET_MS = 3600000
 local counts = {0, 0, 0}
 
 -- While Redis was away nobody could renew a lease. So after a time without sweeps every worker is first given the
@@ -24,7 +25,7 @@ local function recover_branch(run, index)
     reason = 'its worker died'
     redis.call('HINCRBY', K.STATS, 'crashes', 1)
     if f[2] == '1' and redis.call('HINCRBY', key, 'solo_crashes', 1) >= a.max_solo_crashes then
-      fail_branch(run, index, {code = 'crashes_worker',
+      park_branch(run, index, {code = 'crashes_worker',
         message = 'This branch was running alone when its worker died, ' .. a.max_solo_crashes .. ' times.',
         hint = 'See the worker log for the reason of its death; other branches are not affected.'})
       return
@@ -42,7 +43,7 @@ local function recover_prefill(prefix)
     redis.call('HSET', key, 'crashes', 0)
     fail_prefix(prefix, {code = 'crashes_worker',
       message = 'The prefill of this document was running when its worker died, ' .. a.max_solo_crashes + 1 .. ' times.',
-      hint = 'See the worker log for the reason of its death.'})
+      hint = 'See the worker log for the reason of its death.'}, park_branch)
     return
   end
   queue_prefill(prefix, f[2])
@@ -65,7 +66,7 @@ end
 for _, run in ipairs(redis.call('ZRANGEBYSCORE', K.ACTIVE, '-inf', now, 'LIMIT', 0, 20)) do
   redis.call('ZREM', K.ACTIVE, run)
   if redis.call('EXISTS', K.run(run)) == 1 then
-    local f = redis.call('HMGET', K.run(run), 'created_ms', 'deadline_ms', 'model')
+    local f = redis.call('HMGET', K.run(run), 'opened_ms', 'deadline_ms', 'model')
     local seconds = math.floor((f[2] - f[1]) / 1000 + 0.5)
     local err = {code = 'deadline_exceeded',
       message = 'The run did not end within its deadline of ' .. seconds .. ' s.',
@@ -99,5 +100,11 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', K.READY, '-inf', now - a.stale_
     end
   end
 end
+-- What died without a word, or expired, leaves the indexes; the random ones are few, but each sweep takes some.
+trim_runs()
+trim_documents()
+trim_dead()
+redis.call('ZREMRANGEBYSCORE', K.OPEN, '-inf', now - FORGET_MS)
+redis.call('ZREMRANGEBYSCORE', K.WORKERS, '-inf', now - FORGET_MS)
 flush_events()
 return counts
