@@ -74,6 +74,13 @@ def test_the_end_of_a_branch_counts_and_holds_its_result(view: RunView) -> None:
     assert view.branches["a"].result == result
 
 
+def test_a_branch_that_is_tried_again_after_its_end_is_not_finished(view: RunView) -> None:
+    failure = BranchResult(finish_reason="error")
+    apply(view, BranchDone(branch="a", attempt=1, state="failed", result=failure))
+    apply(view, BranchRestarted(branch="a", attempt=2, reason="it is tried again"))
+    assert (view.num_finished, view.branches["a"].state) == (0, "queued")
+
+
 def test_warnings_and_the_end_are_kept(view: RunView) -> None:
     apply(view, RunWarning(message="No worker.", hint="Start one."), RunDone(state="failed"))
     assert view.warnings == ["No worker. Start one."]

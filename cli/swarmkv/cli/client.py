@@ -28,6 +28,14 @@ async def require_worker(producer: Producer, model: str) -> None:
         raise NoWorker(f"No worker for model {model!r} is alive.")
 
 
+async def warn_of_no_worker(producer: Producer, model: str) -> None:
+    """Say on stderr when nobody is there to do what was just accepted."""
+    try:
+        await require_worker(producer, model)
+    except NoWorker as exc:
+        output.note("warning: " + exc.message, exc.hint, style="yellow")
+
+
 async def exit_code(producer: Producer, report: RunReport) -> int:
     """The code of a report; NO_WORKER, said on stderr, when it is late because nobody is there to work on it."""
     if report.error is not None and report.error.code == "deadline_exceeded":

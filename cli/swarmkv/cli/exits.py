@@ -6,8 +6,10 @@ from swarmkv.cli.supervise import ProgramFailed
 from swarmkv.protocol.errors import (
     BrokerError,
     ConfigError,
+    EntryNotFound,
     InvalidInput,
     ModelError,
+    Overloaded,
     RunNotFinished,
     RunNotFound,
     SnapshotMissing,
@@ -21,6 +23,7 @@ USAGE = 2  # arguments, settings, a document, a model or the name of something t
 UNFINISHED = 3
 BROKER = 4
 NO_WORKER = 5
+OVERLOADED = 6  # Redis holds as much as it may: try again later
 
 
 class UsageFault(SwarmkvError):
@@ -52,8 +55,10 @@ def for_error(error: SwarmkvError) -> int:
 
 
 _BY_ERROR: tuple[tuple[tuple[type[SwarmkvError], ...], int], ...] = (
-    ((InvalidInput, ConfigError, ModelError, RunNotFound, SnapshotMissing, ProgramFailed, UsageFault), USAGE),
+    ((InvalidInput, ConfigError, ModelError, SnapshotMissing, ProgramFailed, UsageFault), USAGE),
+    ((RunNotFound, EntryNotFound), USAGE),
     ((RunNotFinished,), UNFINISHED),
     ((BrokerError,), BROKER),
     ((NoWorker,), NO_WORKER),
+    ((Overloaded,), OVERLOADED),
 )

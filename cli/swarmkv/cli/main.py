@@ -17,11 +17,12 @@ import typer
 
 from swarmkv.cli import exits, output, streams
 from swarmkv.cli.bench import app as bench
+from swarmkv.cli.dead import app as dead
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
 from swarmkv.cli.model import app as model
-from swarmkv.cli.runs import cancel, results, runs, show
+from swarmkv.cli.runs import cancel, results, retry, runs, show
 from swarmkv.cli.snapshots import app as snapshots
 from swarmkv.cli.tune import tune
 from swarmkv.cli.up import up
@@ -40,12 +41,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(up, enqueue, runs, show, results, cancel),
+    *(up, enqueue, runs, show, results, cancel, retry),
     *(worker, workers, doctor, tune, demo),
 )
 for _command in _COMMANDS:
     app.command()(_command)
 app.add_typer(snapshots, name="snapshots")
+app.add_typer(dead, name="dead")
 app.add_typer(bench, name="bench")
 app.add_typer(model, name="model")
 

@@ -1,4 +1,4 @@
-"""`swarmkv runs`, `show`, `results`, `cancel`: what became of what was enqueued."""
+"""`swarmkv runs`, `show`, `results`, `cancel`, `retry`: what became of what was enqueued."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from swarmkv.cli import exits, live, output, render
-from swarmkv.cli.client import open_producer
+from swarmkv.cli.client import open_producer, warn_of_no_worker
 from swarmkv.cli.interrupt import Interrupted, run_abandonable
-from swarmkv.cli.options import Json, RunId
+from swarmkv.cli.options import Deadline, Json, RunId
 from swarmkv.producer import RunReport
 from swarmkv.protocol.ledger import RunSummary
 
@@ -67,6 +67,24 @@ def cancel(run: RunId, as_json: Json = False) -> None:
         output.note(f"Run {run} had already ended: {report.state}.")
 
 
+def retry(
+    run: RunId,
+    failed: Annotated[bool, typer.Option("--failed", help="Only what failed, not what was cancelled.")] = False,
+    deadline: Deadline = None,
+    as_json: Json = False,
+) -> None:
+    """Queue again what failed or was cancelled of a run; answers that are there stay."""
+    names, report = asyncio.run(_retry(run, only_failed=failed, deadline_s=deadline))
+    if as_json:
+        output.print_json({"run_id": run, "retried": list(names), "state": report.state})
+    elif names:
+        count = "1 branch is" if len(names) == 1 else f"{len(names):,} branches are"
+        output.note(f"{count} queued again.", f"swarmkv results {run} --follow shows the answers.")
+    else:
+        what = "failed" if failed else "failed or cancelled"
+        output.note(f"Run {run} has no {what} branch: there is nothing to retry.")
+
+
 def _print(report: RunReport, *, as_json: bool) -> None:
     if as_json:
         output.print_json(report.model_dump(mode="json"))
@@ -94,6 +112,16 @@ async def _cancel(run: str) -> tuple[bool, RunReport]:
     async with open_producer() as producer:
         handle = producer.run(run)
         return await handle.cancel(), await handle.report()
+
+
+async def _retry(run: str, *, only_failed: bool, deadline_s: float | None) -> tuple[tuple[str, ...], RunReport]:
+    async with open_producer() as producer:
+        handle = producer.run(run)
+        names = await handle.retry(only_failed=only_failed, deadline_s=deadline_s)
+        report = await handle.report()
+        if names:
+            await warn_of_no_worker(producer, report.model)
+        return names, report
 
 
 def _run_row(summary: RunSummary) -> list[render.Cell]:

@@ -109,7 +109,7 @@ def _branch_restarted(view: RunView, event: BranchRestarted) -> None:
 def _begin(branch: BranchView, state: BranchState, attempt: int) -> None:
     if attempt >= branch.attempt:
         branch.state, branch.attempt = state, attempt
-        branch.text, branch.num_chars = "", 0
+        branch.text, branch.num_chars, branch.result = "", 0, None
 
 
 def _branch_done(view: RunView, event: BranchDone) -> None:
