@@ -36,8 +36,10 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(options["--port"])), Handler).
 """
 
 _VLLM = """
-import json, sys
+import json, subprocess, sys
 
+with open(sys.argv[0] + ".child", "w") as file:  # as vLLM's engine does, it outlives who started it
+    file.write(str(subprocess.Popen(["sleep", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).pid))
 for line in sys.stdin:
     request = json.loads(line)
     if "model" in request:

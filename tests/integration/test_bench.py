@@ -104,6 +104,8 @@ def test_vllm_is_compared_with_ours_on_bf16_weights(home: Home, tiny_gemma3_path
     assert case["bf16"]["speedup_vs_vllm"] == pytest.approx(0.5 / case["wall_s"]["swarmkv_bf16"])
     assert case["ready"]["bf16"]["overhead_vs_ideal"] is not None
     assert "BF16" in document["weights"]["swarmkv_bf16"]
+    child = int(Path(f"{python}.child").read_text())
+    wait_until(lambda: not Path(f"/proc/{child}").exists(), timeout_s=20)
 
 
 def test_a_peer_that_dies_is_reported_with_its_last_words(home: Home, tiny_llama_path: Path) -> None:

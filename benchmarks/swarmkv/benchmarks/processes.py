@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +48,7 @@ class Child:
             raise BenchFailed(f"{self.name} ended with {code}.", hint=words)
 
     def end(self) -> None:
-        """SIGTERM, and SIGKILL for what does not listen."""
+        """SIGTERM, and SIGKILL for what does not listen and for all that it has started and left."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -54,6 +56,8 @@ class Child:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # its session is its own, see `start`
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
