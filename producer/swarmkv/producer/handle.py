@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from swarmkv.producer.validate import checked_deadline_ms
 from swarmkv.protocol.backoff import Backoff
-from swarmkv.protocol.errors import BrokerError, RunNotFinished, RunNotFound
+from swarmkv.protocol.errors import BrokerError, BrokerForbidden, RunNotFinished, RunNotFound
 from swarmkv.protocol.events import Event, RunDone, RunWarning
 from swarmkv.protocol.ledger import Ledger, Limits
 from swarmkv.protocol.messages import RunReport
@@ -120,6 +120,8 @@ class RunHandle:
 
     async def _mend(self) -> None:
         # With no worker alive nobody else would notice that a deadline has passed.
-        await self._ledger.fleet.sweep(
-            max_solo_crashes=self._settings.max_solo_crashes, lease_ms=self._settings.lease_ms
-        )
+        # Who may only read leaves that to others.
+        with suppress(BrokerForbidden):
+            await self._ledger.fleet.sweep(
+                max_solo_crashes=self._settings.max_solo_crashes, lease_ms=self._settings.lease_ms
+            )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.parse import urlsplit
 
 from arq.connections import ArqRedis
 from redis.asyncio.connection import BlockingConnectionPool
 from redis.exceptions import (
     AuthenticationError,
     AuthorizationError,
+    NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
     RedisError,
@@ -20,10 +21,15 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from swarmkv.protocol.address import checked, shown
 from swarmkv.protocol.codec import pack, unpack
-from swarmkv.protocol.errors import BrokerError, BrokerLost, ConfigError
+from swarmkv.protocol.errors import BrokerError, BrokerForbidden, BrokerLost, ConfigError
+
+__all__ = ["broker_errors", "connect", "drop_members", "shown"]
 
 _REFUSALS = ("db index", "password", "authentication")
+_CLOSED = ("reset by peer", "closed by server", "broken pipe")
+_CLOSED_HINT = "If it stays so: does this port want TLS (rediss://), or a client's certificate (ssl_certfile=FILE)?"
 _PASSING = ("LOADING", "BUSY", "MISCONF", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS")
 _CONNECTING = "connecting to"  # in every error of redis-py about a connection that was not made
 POOL_TIMEOUT_S = 60
@@ -41,8 +47,8 @@ def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedi
             "No Redis is configured.",
             hint="Set SWARMKV_REDIS_URL, or start one with `swarmkv up`.",
         )
+    tls = checked(url)
     try:
-        _check_database(url)
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=max_connections,
@@ -50,35 +56,23 @@ def connect(url: str, *, timeout_s: float, max_connections: int = 64) -> ArqRedi
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s,
             health_check_interval=0,
+            **tls,
         )
         probe: Any = pool
         probe.make_connection()  # refuses options that it does not know; sends nothing
-    except (ValueError, TypeError) as exc:
+    except (ValueError, TypeError, RedisError) as exc:
         raise ConfigError(
             f"The Redis URL {shown(url)!r} cannot be understood: {exc}.",
-            hint="Use redis://[user:password@]host:port/database, rediss:// for TLS, or unix:///path/to/socket.",
+            hint="README names the options of TLS; db=NUMBER picks a database.",
         ) from exc
     return ArqRedis(connection_pool=pool, job_serializer=pack, job_deserializer=unpack)
 
 
-def shown(url: str) -> str:
-    """The URL without its password, for messages and logs; of one that cannot be read, nothing but its scheme."""
-    try:
-        parts = urlsplit(url)
-        if parts.password is None:
-            return url
-        netloc = f"{parts.username or ''}:***@{parts.hostname or ''}"
-        return parts._replace(netloc=netloc + (f":{parts.port}" if parts.port else "")).geturl()
-    except ValueError:
-        return f"{url.partition('://')[0]}://…"
-
-
-def _check_database(url: str) -> None:
-    """redis-py takes a database that is no number for database 0."""
-    parts = urlsplit(url)
-    database = parts.path.strip("/") if parts.scheme in ("redis", "rediss") else ""
-    if database and not database.isdecimal():
-        raise ValueError(f"the database {database!r} is no number")
+async def drop_members(redis: ArqRedis, key: str, members: Sequence[bytes]) -> None:
+    """Take out of an index what it names in vain; a user who may only read leaves it there. Raises BrokerError."""
+    if members:
+        with suppress(BrokerForbidden), broker_errors():
+            await redis.zrem(key, *members)
 
 
 @contextmanager
@@ -103,11 +97,16 @@ def broker_errors() -> Iterator[None]:
             hint="Point SWARMKV_REDIS_URL at the primary.",
             is_passing=False,
         ) from exc
+    except NoPermissionError as exc:
+        raise BrokerForbidden(f"Redis refused a command ({exc}).") from exc
     except (RedisConnectionError, RedisTimeoutError, OSError) as exc:
+        if (tls := _tls_error(exc)) is not None:
+            raise _insecure(tls) from exc
         if any(word in str(exc).lower() for word in _REFUSALS):  # while connecting, hence this class
             raise _refused(exc) from exc
         kind = BrokerError if _CONNECTING in str(exc) else BrokerLost  # nothing was sent, or nobody knows
-        raise kind(f"Redis cannot be reached ({_reason(exc)}).") from exc
+        hint = _CLOSED_HINT if any(word in str(exc).lower() for word in _CLOSED) else ""
+        raise kind(f"Redis cannot be reached ({_reason(exc)}).", hint=hint) from exc
     except ResponseError as exc:
         raise _refused(exc) from exc
     except RedisError as exc:
@@ -116,8 +115,29 @@ def broker_errors() -> Iterator[None]:
 
 def _refused(exc: RedisError | OSError) -> BrokerError:
     text = str(exc)
+    if "user executing the script" in text.lower():  # how a script says it, up to Redis 7.0
+        return BrokerForbidden(f"Redis refused a command ({text}).")
     is_passing = any(word in text for word in _PASSING)
     return BrokerError(f"Redis refused a command ({text}).", hint=_response_hint(text), is_passing=is_passing)
+
+
+def _tls_error(exc: BaseException | None) -> ssl.SSLError | None:
+    """What TLS had to say, which redis-py wraps in an error of its own."""
+    while exc is not None and not isinstance(exc, ssl.SSLError):
+        exc = exc.__cause__ or exc.__context__
+    return exc
+
+
+def _insecure(exc: ssl.SSLError) -> BrokerError:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return BrokerError(
+            f"Redis shows a certificate that is not trusted: {exc.verify_message}.",
+            hint="Name the authority that signed it: rediss://…?ssl_ca_certs=FILE; renew one that has expired.",
+            is_passing=False,
+        )
+    reason = (exc.reason or "it broke off").replace("_", " ").lower()
+    hint = "Does this port speak TLS? Does Redis want a client's certificate (ssl_certfile, ssl_keyfile)?"
+    return BrokerError(f"There is no TLS connection to Redis: {reason}.", hint=hint, is_passing=False)
 
 
 def _reason(exc: BaseException) -> str:
@@ -130,6 +150,4 @@ def _response_hint(text: str) -> str:
         return "The database number at the end of SWARMKV_REDIS_URL does not exist on this server."
     if any(word in lowered for word in ("noauth", "password", "authentication")):
         return "Put the password into SWARMKV_REDIS_URL: redis://user:password@host:port/0."
-    if "noperm" in lowered:
-        return "This Redis user lacks a permission: scripts, streams and pub/sub on swarmkv:* and arq:*."
     return "See the Redis log."

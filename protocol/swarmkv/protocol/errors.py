@@ -8,7 +8,8 @@
     │   └── DocumentGone        a run cannot be tried again: its document has expired
     ├── ConfigError             a setting is unknown, missing or out of range
     ├── BrokerError             Redis cannot be reached, or refuses
-    │   └── BrokerLost          no answer came: a write may have been done, or not
+    │   ├── BrokerLost          no answer came: a write may have been done, or not
+    │   └── BrokerForbidden     its user lacks the right to a command or key
     ├── Overloaded              a limit on held work is reached; retry when work has ended: nothing was accepted
     ├── ProtocolError           bytes in Redis that this version cannot read
     ├── RunNotFound
@@ -90,6 +91,14 @@ class BrokerLost(BrokerError):
 
 class Overloaded(SwarmkvError):
     code = "overloaded"
+
+
+class BrokerForbidden(BrokerError):
+    code = "broker_forbidden"
+    default_hint = "deploy/redis/users.acl lists the rights that each role needs."
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message, hint=hint, is_passing=False)
 
 
 class ProtocolError(SwarmkvError):

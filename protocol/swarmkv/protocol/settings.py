@@ -36,7 +36,7 @@ class Settings(BaseSettings):
     )
 
     # Redis
-    redis_url: str = _field("", "Redis; empty: the broker that `swarmkv up` runs on a unix socket")
+    redis_url: str = _field("", "Redis, rediss:// with TLS; empty: the broker of `swarmkv up`, on a unix socket")
     redis_timeout_s: Seconds = _field(5.0, "longest wait for an answer of Redis")
 
     # Snapshot store

@@ -183,11 +183,10 @@ async def _await_broker(
 async def _check_policy(redis: Any) -> None:
     try:
         with broker_errors():
-            found = await redis.config_get("maxmemory-policy")
+            found = await redis.info("memory")
     except BrokerError:
-        return  # managed servers often refuse CONFIG: nothing can be said then
-    policy = found.get(b"maxmemory-policy", found.get("maxmemory-policy", b"noeviction"))
-    policy = policy.decode() if isinstance(policy, bytes) else policy
+        return  # nothing can be said then
+    policy = str(found.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         logger.warning(
             "Redis drops keys when memory is short (maxmemory-policy %s): queued work may vanish; "

@@ -9,7 +9,7 @@ from typing import Any
 from arq.connections import ArqRedis
 
 from swarmkv.protocol import keys
-from swarmkv.protocol.broker import broker_errors
+from swarmkv.protocol.broker import broker_errors, drop_members
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.messages import WorkerInfo
 
@@ -53,7 +53,7 @@ class FleetLedger:
     async def known_models(self) -> list[str]:
         """Every alias that a worker ever announced."""
         with broker_errors():
-            return sorted(item.decode() for item in await self._redis.smembers(keys.MODELS))
+            return sorted(item.decode(errors="replace") for item in await self._redis.smembers(keys.MODELS))
 
     async def beat(self, info: WorkerInfo, jobs: Sequence[str], *, lease_ms: int) -> list[str]:
         """Renew a worker's entry and leases. Returns the ids of jobs that it no longer holds."""
@@ -77,9 +77,8 @@ class FleetLedger:
                 pipe.hgetall(keys.key("worker", worker=worker.decode(errors="replace")))
             pipe.time()
             *rows, now = await pipe.execute()
-            gone = [worker for worker, row in zip(ids, rows, strict=True) if not row]
-            if gone:
-                await self._redis.zrem(keys.WORKERS, *gone)
+        gone = [worker for worker, row in zip(ids, rows, strict=True) if not row]
+        await drop_members(self._redis, keys.WORKERS, gone)
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
         live = (_live(row, now_ms) for row in rows if row)
         return sorted((worker for worker in live if worker is not None), key=lambda worker: worker.info.id)
@@ -106,6 +105,6 @@ def _live(row: dict[bytes, bytes], now_ms: int) -> LiveWorker | None:
         fields = {name.decode(): value.decode() for name, value in row.items()}
         beat_ms = int(fields["beat_ms"])
         info = WorkerInfo.model_validate({name: fields[name] for name in WorkerInfo.model_fields if name in fields})
-    except (ValueError, KeyError):  # pydantic's and Unicode's errors are ValueErrors
+        return LiveWorker(info=info, last_beat_age_s=max(0, now_ms - beat_ms) / 1000)
+    except (ValueError, KeyError, ArithmeticError):  # pydantic's and Unicode's errors are ValueErrors
         return None
-    return LiveWorker(info=info, last_beat_age_s=max(0, now_ms - beat_ms) / 1000)

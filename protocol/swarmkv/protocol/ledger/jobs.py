@@ -209,7 +209,7 @@ class JobLedger:
         """Ids of the runs that wait for a prefix, for progress events."""
         with broker_errors():
             members = await self._redis.zrange(keys.key("waiters", prefix=prefix_id), 0, -1)
-        return list(dict.fromkeys(member.decode().split(":")[0] for member in members))
+        return list(dict.fromkeys(member.decode(errors="replace").split(":")[0] for member in members))
 
     async def emit(self, events: dict[str, list[Event]]) -> None:
         """Append events to the streams of their runs, in one round trip."""
@@ -223,7 +223,7 @@ class JobLedger:
 
     async def pinned_snapshots(self) -> frozenset[str]:
         """Snapshots that unfinished runs need."""
-        return frozenset(item.decode() for item in await self._scripts.run("pinned"))
+        return frozenset(item.decode(errors="replace") for item in await self._scripts.run("pinned"))
 
 
 def _prefill_ids(row: list[Any]) -> tuple[str, int]:
@@ -255,7 +255,7 @@ def _taken_branch(row: list[Any], prefix: list[Any]) -> TakenBranch:
         queue_ms=float(row[3]),
         prefix_id=row[4].decode(),
         prefix=decode(PrefixSpec, prefix[1]),
-        snapshot=prefix[2].decode(),
+        snapshot=prefix[2].decode(errors="replace"),  # what is no key is found missing, and built again
         generation=prefix[3],
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from arq.connections import ArqRedis
 
 from swarmkv.protocol import keys
-from swarmkv.protocol.broker import broker_errors
+from swarmkv.protocol.broker import broker_errors, drop_members
 from swarmkv.protocol.codec import decode, encode, unpack
 from swarmkv.protocol.errors import BrokerLost, ProtocolError, RunNotFound, UnknownModel
 from swarmkv.protocol.events import Event, decode_events
@@ -29,6 +29,8 @@ from swarmkv.protocol.messages import (
 
 Fields = dict[str, bytes]
 _RUN_ID = re.compile(r"[0-9a-f]{1,32}")
+MAX_BRANCHES = 100_000  # the most that SWARMKV_MAX_BRANCHES allows
+MAX_COUNT = 1 << 53  # no count or time of ours comes near
 UPLOAD_TTL_MS = 600_000  # a document whose run is then refused goes soon; an accepted run keeps it for its own life
 
 
@@ -116,7 +118,7 @@ class RunLedger:
     def _check_accepted(self, answer: list[Any], model: str) -> None:
         check_room(answer)
         if answer[0] == b"unknown_model":
-            known = ", ".join(sorted(name.decode() for name in answer[1:])) or "none"
+            known = ", ".join(sorted(name.decode(errors="replace") for name in answer[1:])) or "none"
             raise UnknownModel(
                 f"No worker ever announced the model {model!r}; known models: {known}.",
                 hint="Start a worker for it, name a known one, or accept any with --any-model.",
@@ -132,21 +134,24 @@ class RunLedger:
         return bool(answer == b"cancelled")
 
     async def report(self, run: str) -> RunReport:
-        """The run as it is now; raises RunNotFound."""
+        """The run as it is now; raises RunNotFound, and ProtocolError for a record that is none of ours."""
         with broker_errors():
             fields = _text_keys(await self._redis.hgetall(keys.key("run", run=checked_id(run))))
             if not fields:
                 raise RunNotFound(f"There is no run {run!r}.")
             pipe = self._redis.pipeline(transaction=False)
-            for index in range(int(fields["branches"])):
+            for index in range(_branch_count(run, fields)):
                 pipe.hgetall(keys.key("branch", run=run, index=index))
             pipe.time()
             *rows, now = await pipe.execute()
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
-        return _run_report(run, fields, [_text_keys(row) for row in rows], now_ms)
+        return read_report(run, fields, [_text_keys(row) for row in rows], now_ms)
 
     async def listing(self, limit: int) -> list[RunSummary]:
-        """The newest runs first; ids whose run has expired are dropped from the index."""
+        """The newest runs first; ids whose run has expired are dropped from the index.
+
+        What is no run of ours is passed over: it must not hide the others.
+        """
         with broker_errors():
             ids: list[bytes] = await self._redis.zrevrange(keys.RUNS, 0, limit - 1)
             pipe = self._redis.pipeline(transaction=False)
@@ -161,22 +166,11 @@ class RunLedger:
                     "created_ms",
                 )
             rows = await pipe.execute() if ids else []
-            expired = [run for run, row in zip(ids, rows, strict=True) if row[0] is None]
-            if expired:
-                await self._redis.zrem(keys.RUNS, *expired)
-        return [
-            RunSummary(
-                run.decode(),
-                row[0].decode(),
-                row[1].decode(),
-                row[2].decode(),
-                int(row[3]),
-                int(row[4]),
-                int(row[5]),
-            )
-            for run, row in zip(ids, rows, strict=True)
-            if row[0] is not None
-        ]
+        await drop_members(
+            self._redis, keys.RUNS, [run for run, row in zip(ids, rows, strict=True) if row[0] is None]
+        )
+        summaries = (_summary(run, row) for run, row in zip(ids, rows, strict=True))
+        return [summary for summary in summaries if summary is not None]
 
     async def read_events(self, run: str, after: str, block_ms: int) -> tuple[str, list[Event]]:
         """The id to go on from, and the events behind stream id `after` ("0": all), waiting `block_ms`."""
@@ -210,7 +204,44 @@ def checked_id(run: str) -> str:
 
 
 def _text_keys(row: dict[bytes, bytes]) -> Fields:
-    return {name.decode(): value for name, value in row.items()}
+    return {name.decode(errors="replace"): value for name, value in row.items()}
+
+
+def _summary(run: bytes, row: list[bytes | None]) -> RunSummary | None:
+    """None for a record that is no run's."""
+    try:
+        name, state, model = (value.decode() for value in row[:3])  # type: ignore[union-attr]
+        branches, num_open, created_ms = (int(value) for value in row[3:])  # type: ignore[arg-type]
+        if not max(branches, num_open, created_ms) <= MAX_COUNT:
+            return None
+        return RunSummary(run.decode(), name, state, model, branches, num_open, created_ms)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _branch_count(run: str, fields: Fields) -> int:
+    """How many branches a run's record states. Raises ProtocolError when it cannot be."""
+    try:
+        count = int(fields["branches"])
+    except (KeyError, ValueError) as exc:
+        raise _malformed(run) from exc
+    if not 0 <= count <= MAX_BRANCHES:
+        raise _malformed(run)
+    return count
+
+
+def _malformed(run: str) -> ProtocolError:
+    return ProtocolError(
+        f"The record of run {run} in Redis cannot be read.", hint="Another program has written to it."
+    )
+
+
+def read_report(run: str, fields: Fields, rows: list[Fields], now_ms: int) -> RunReport:
+    """The report of a run's record and those of its branches; raises ProtocolError for what is none of ours."""
+    try:
+        return _run_report(run, fields, rows, now_ms)
+    except (KeyError, ValueError, ArithmeticError) as exc:  # pydantic's and Unicode's errors are ValueErrors
+        raise _malformed(run) from exc
 
 
 def _run_report(run: str, fields: Fields, rows: list[Fields], now_ms: int) -> RunReport:
