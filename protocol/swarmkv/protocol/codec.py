@@ -12,6 +12,7 @@ import msgpack
 from pydantic import BaseModel, ValidationError
 
 from swarmkv.protocol.errors import ProtocolError
+from swarmkv.protocol.shape import check_shape
 
 PROTOCOL_VERSION = 1
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
@@ -36,9 +37,15 @@ def unpack(data: bytes) -> Any:
     if len(data) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"A message of {len(data):,} bytes is over the limit of {MAX_MESSAGE_BYTES:,}.")
     try:
+        check_shape(data)
         return msgpack.unpackb(data, raw=False, strict_map_key=False)
     except Exception as exc:  # msgpack raises several unrelated classes, ValueError among them
-        raise ProtocolError(f"{len(data):,} bytes in Redis are not msgpack ({type(exc).__name__}).") from exc
+        raise ProtocolError(f"{len(data):,} bytes are no msgpack of ours: {_why(exc)}.") from exc
+
+
+def _why(exc: Exception) -> str:
+    """Without what the bytes hold: they may be anything, also text of users."""
+    return "its text is not UTF-8" if isinstance(exc, UnicodeError) else str(exc)[:200] or type(exc).__name__
 
 
 def encode(message: BaseModel) -> bytes:
@@ -46,17 +53,21 @@ def encode(message: BaseModel) -> bytes:
     return pack({"v": PROTOCOL_VERSION, **message.model_dump()})
 
 
+def check_version(version: object) -> None:
+    """Raise ProtocolError, naming both, unless it is the version that we speak."""
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        shown = str(version) if isinstance(version, int) else f"({type(version).__name__})"
+        raise ProtocolError(
+            f"A message of protocol version {shown} cannot be read: this swarmkv speaks version {PROTOCOL_VERSION}."
+        )
+
+
 def versioned(data: bytes) -> dict[str, Any]:
     """The fields of a versioned message, its version checked and removed."""
     fields = unpack(data)
     if not isinstance(fields, dict):
         raise ProtocolError(f"Expected a message, found a {type(fields).__name__}.")
-    version = fields.pop("v", None)
-    if version != PROTOCOL_VERSION:
-        raise ProtocolError(
-            f"A message of protocol version {version!r} cannot be read: "
-            f"this swarmkv speaks version {PROTOCOL_VERSION}."
-        )
+    check_version(fields.pop("v", None))
     return fields
 
 
@@ -65,4 +76,10 @@ def decode(kind: type[M], data: bytes) -> M:
     try:
         return kind.model_validate(versioned(data))
     except ValidationError as exc:
-        raise ProtocolError(f"A {kind.__name__} in Redis is malformed: {exc.errors()[0]['msg']}.") from exc
+        raise ProtocolError(f"A {kind.__name__} in Redis is malformed: {fault(exc)}.") from exc
+
+
+def fault(exc: ValidationError) -> str:
+    """What is wrong first, without the value: a message may hold text of users."""
+    first = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    return "its type is unknown" if first["type"].startswith("union_tag") else first["msg"][:200]

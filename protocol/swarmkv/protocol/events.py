@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from swarmkv.protocol.codec import PROTOCOL_VERSION, pack, unpack
+from swarmkv.protocol.codec import PROTOCOL_VERSION, check_version, fault, pack, unpack
 from swarmkv.protocol.errors import ProtocolError
 from swarmkv.protocol.messages import BranchResult, BranchState, ErrorInfo, Message, RunState
 
@@ -107,9 +107,10 @@ def decode_events(data: bytes) -> list[Event]:
 
 
 def _decode_event(item: Any) -> Event:
-    if not isinstance(item, dict) or item.pop("v", None) != PROTOCOL_VERSION:
-        raise ProtocolError("An event in Redis has another protocol version.")
+    if not isinstance(item, dict):
+        raise ProtocolError(f"Expected an event, found a {type(item).__name__}.")
+    check_version(item.pop("v", None))
     try:
         return _EVENT.validate_python(item)
     except ValidationError as exc:
-        raise ProtocolError(f"An event in Redis is malformed: {exc.errors()[0]['msg']}.") from exc
+        raise ProtocolError(f"An event in Redis is malformed: {fault(exc)}.") from exc

@@ -26,9 +26,9 @@ UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class Message(BaseModel):
-    """Immutable, closed: an unknown field is an error that names it."""
+    """Immutable, closed: an unknown field is an error that names it. Errors do not quote text of users."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Sampling(Message):

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-import msgpack
-
-from swarmkv.protocol.errors import SnapshotMismatch
+from swarmkv.protocol.codec import pack, unpack
+from swarmkv.protocol.errors import ProtocolError, SnapshotMismatch
 
 LayoutValue = str | int | bool
 KEY_PATTERN = re.compile(r"[0-9a-f]{32}")
@@ -67,16 +66,15 @@ def pack_meta(meta: SnapshotMeta) -> bytes:
     """The metadata as a msgpack map. Raises ValueError when a value could not be read back."""
     plain = {name: getattr(meta, name) for name in _CHECKS} | {"layout": dict(meta.layout)}
     _check_values(plain)
-    packed: bytes = msgpack.packb(plain)
-    return packed
+    return pack(plain)
 
 
 def unpack_meta(data: bytes) -> SnapshotMeta:
     """The metadata of a header. Raises ValueError naming the field that is not as it should be."""
     try:
-        plain = msgpack.unpackb(data)
-    except (msgpack.UnpackException, UnicodeDecodeError) as exc:
-        raise ValueError(str(exc) or type(exc).__name__) from exc
+        plain = unpack(data)
+    except ProtocolError as exc:
+        raise ValueError(exc.message) from exc
     if not isinstance(plain, dict):
         raise ValueError("it is no map")
     _check_values(plain)
