@@ -260,7 +260,17 @@ def write_small(dir_fd: int, name: str, text: str) -> None:
 
 
 def _open_file(dir_fd: int, name: str, flags: int) -> int:
-    return os.open(name, flags | _SAFE, FILE_MODE, dir_fd=dir_fd)
+    """Raises OSError; PermissionError for a file that others could have written, or still can.
+
+    They can put files into a directory that anyone can write to and only owners can delete from: what containers
+    mount as a tmpfs is of that kind.
+    """
+    fd = os.open(name, flags | _SAFE, FILE_MODE, dir_fd=dir_fd)
+    status = os.fstat(fd)
+    if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "another user owns it or can write to it")
+    return fd
 
 
 def _temp_name() -> str:
