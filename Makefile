@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults check format format-check lint types imports figures lock clean
+.PHONY: help setup demo test faults check format format-check lint types imports figures fuzz audit lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -56,10 +56,25 @@ imports: setup  ## check that the parts only point down
 figures: setup  ## measure the figures of docs/performance.md with the real model (minutes)
 	@$(BIN)/python -m tests.figures
 
+FUZZ_MINUTES ?= 10
+
+fuzz: setup  ## feed broken bytes to everything that decodes them (FUZZ_MINUTES=10)
+	@$(BIN)/python -m tests.fuzz --minutes $(FUZZ_MINUTES)
+
+# Not a part of `check`: it asks a service for what became known since yesterday, so that the same commit would pass
+# today and fail tomorrow, or without a network. --strict: a package that the service does not know is no success.
+audit:  ## look for known vulnerabilities in what is locked (needs PyPI's or OSV's service)
+	@test -x .venv-audit/bin/pip-audit || { $(PYTHON) -m venv .venv-audit && \
+		.venv-audit/bin/pip install -q --disable-pip-version-check --require-hashes -r requirements/audit.txt; }
+	@.venv-audit/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off \
+		-r requirements/dev.txt -r requirements/pip.txt
+
 lock:  ## write the hashed requirement files anew (needs uv)
 	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra bench --extra hf --group dev \
 		--generate-hashes --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command "make lock" -q -o requirements/dev.txt
+	@uv pip compile --group pyproject.toml:audit --generate-hashes --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command "make lock" -q -o requirements/audit.txt
 
 clean:  ## remove .venv and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	@rm -rf $(VENV) .venv-audit .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
