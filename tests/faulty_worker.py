@@ -7,6 +7,7 @@ hang_in_write  a path: the first export writes half a state, makes this file, an
 clock_s        so far ahead of the broker's clock goes this process's
 tokenise_s     a document takes so much longer to tokenise, and nobody else can meanwhile
 null_s         with the null engine: a branch takes so long, unless it is cancelled
+log_level      no fault: what everything in the process logs, INFO if it is not given
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def main() -> None:
     from swarmkv.protocol.settings import load_settings
     from swarmkv.workers.main import run_worker
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=FAULTS.get("log_level", "INFO"), format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
     settings = load_settings()
     if settings.null_engine:
         if "null_s" in FAULTS:

@@ -80,7 +80,7 @@ async def test_a_bad_document_is_refused_saying_where(producer: Producer, docume
         (["What?"] * 1001, "1,001 branches; the limit is 1,000"),
         ([7], "Branch 1 is a int"),
         ([{"name": "a"}], "Branch 1 is not valid: prompt"),
-        ([{"prompt": "What?", "promt": "typo"}], "promt='typo'"),
+        ([{"prompt": "What?", "promt": "typo"}], "promt=(str): Extra inputs"),
         ([{"prompt": "What?", "sampling": {"temperature": -1}}], "sampling.temperature=-1"),
         ([{"prompt": "What?", "sampling": {"max_tokens": 0}}], "sampling.max_tokens=0"),
         ([{"prompt": "What?", "sampling": {"top_p": float("nan")}}], "sampling.top_p=nan"),

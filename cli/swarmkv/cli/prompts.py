@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from swarmkv.cli.files import Kind, read_file
 from swarmkv.protocol.errors import InvalidBranch
 
 Branch = str | tuple[str, str] | Mapping[str, Any]
+_QUOTED = re.compile(r"'(?!<)[^' ]*\w[^']*'")  # names that YAML took from a prompt, such as that of an alias
 _SHAPE = 'Each branch is a text, or {"name": ..., "prompt": ..., "sampling": {...}}.'
 
 
@@ -81,7 +83,7 @@ def _parsed(parse: Callable[[str], Any], text: str, place: str) -> Any:
 def _reason(exc: Exception) -> str:
     if isinstance(exc, yaml.MarkedYAMLError) and exc.problem_mark is not None:
         mark = exc.problem_mark
-        return f"line {mark.line + 1}, column {mark.column + 1}: {exc.problem}"
+        return f"line {mark.line + 1}, column {mark.column + 1}: {_QUOTED.sub('…', exc.problem or '')}"
     return " ".join(str(exc).split())[:200] or type(exc).__name__
 
 

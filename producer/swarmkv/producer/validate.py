@@ -103,11 +103,11 @@ def checked_name(name: str, what: str) -> str:
 
 
 def validation_message(exc: ValidationError) -> str:
-    """The first fault of a pydantic error: which field, which value, what is wrong."""
+    """The first fault of a pydantic error: which field, what is wrong, and a number's value; never a text."""
     first = exc.errors()[0]
-    field = ".".join(str(part) for part in first["loc"]) or "value"
-    shown = repr(first.get("input"))
-    shown = shown if len(shown) <= 60 else shown[:60] + "…"
+    field = ".".join(str(part) for part in first["loc"])[:60] or "value"
+    given = first.get("input")
+    shown = repr(given) if isinstance(given, int | float) else f"({type(given).__name__})"
     return f"{field}={shown}: {first['msg']}"
 
 

@@ -18,7 +18,7 @@ def split_template(source: str) -> tuple[str, str, str]:
     if places != (1, 1) or not prompt:
         order = ", in the wrong order" if places == (1, 1) else ""
         raise InvalidInput(
-            f"The template {source!r} has {places[0]} x {DOCUMENT} and {places[1]} x {PROMPT}{order}.",
+            f"The template has {places[0]} x {DOCUMENT} and {places[1]} x {PROMPT}{order}.",
             hint=f"A template needs {DOCUMENT} once and, behind it, {PROMPT} once.",
         )
     return head, middle, tail

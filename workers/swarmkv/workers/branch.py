@@ -120,7 +120,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             await self._record(taken, _failure(taken, exc))
         except Exception as exc:  # a bug of ours: the branch must still end, with a reason
             logger.exception("branch %s", taken.job_id, extra={"action": "branch_bug"})
-            error = EngineError(f"The branch failed unexpectedly: {exc!r}.")
+            error = EngineError(f"The branch failed unexpectedly: {type(exc).__name__}.")
             await self._record(taken, _failure(taken, error))
         finally:
             self._muster.excuse(taken.job_id)

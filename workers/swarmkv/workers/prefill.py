@@ -17,6 +17,7 @@ from arq.connections import ArqRedis
 from swarmkv.protocol.errors import (
     BrokerError,
     EngineError,
+    InvalidDocument,
     OutOfCells,
     PrefixTooLong,
     SnapshotError,
@@ -25,6 +26,7 @@ from swarmkv.protocol.errors import (
     SwarmkvError,
 )
 from swarmkv.protocol.events import PrefillProgress, RunWarning
+from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, TakenPrefill
 from swarmkv.protocol.messages import PrefixSpec, SnapshotInfo, WorkerInfo
 from swarmkv.protocol.settings import Settings
@@ -108,7 +110,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
             await self._fail(taken, exc)
         except Exception as exc:  # a bug of ours: the run must still end, with a reason
             logger.exception("prefill %s", taken.prefix_id, extra={"action": "prefill_bug"})
-            await self._fail(taken, EngineError(f"The prefill failed unexpectedly: {exc!r}."))
+            await self._fail(taken, EngineError(f"The prefill failed unexpectedly: {type(exc).__name__}."))
 
     # -- load and admit
 
@@ -122,6 +124,11 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         return plan
 
     def _tokenised(self, spec: PrefixSpec, data: bytes) -> _Plan:
+        if digest_bytes(data) != spec.document:
+            raise InvalidDocument(
+                f"The document in Redis ({len(data):,} bytes) is not the one that was submitted.",
+                hint="Somebody else has written to it. Submit the run again.",
+            )
         tokens = self._engine.prefix_tokens(spec.system, data.decode(), spec.template)
         token_bytes = tokens.astype("<i4").tobytes()
         prefix_digest = self._engine.prefix_digest(spec.system, spec.document, spec.template)
