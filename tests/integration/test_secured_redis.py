@@ -63,7 +63,7 @@ async def test_every_role_does_its_work_over_tls_with_no_right_missing(
         assert (await late.results(20)).state == "failed"
     (home.directory / "document.txt").write_text(DOCUMENT)
     asked = home.run("enqueue", "document.txt", "-p", "What?", "--max-tokens", "4", "--wait", "--json")
-    assert (asked.code, asked.stderr) == (0, "")
+    assert (asked.stderr, asked.code) == ("", 0)
     assert [worker.end() for worker in workers.processes] == [0, 0], workers.processes[0].log
     assert secured.refused() == []
 
@@ -87,11 +87,12 @@ async def test_a_monitor_sees_runs_workers_and_answers_and_nothing_that_it_reads
         await workers.ready(producer, 2)
         run = await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)
         assert (await run.results(20)).state == "done"
+    assert [worker.end() for worker in workers.processes] == [0, 0]
     secured.admin.zadd("swarmkv:runs", {"abcdef": 1})  # expired entries, which others drop
     secured.admin.zadd("swarmkv:workers", {"branch-gone": 1})
     monitor = home.with_settings(redis_url=secured.url("monitor"))
-    for command in ("runs", "workers", "doctor"):
-        assert monitor.run(command, "--json").code in (0, 1)
+    for command in (("runs",), ("workers",), ("dead", "ls"), ("doctor",)):
+        assert monitor.run(*command, "--json").code in (0, 1, 5), command
     shown = monitor.run("show", run.id, "--json")
     assert (shown.code, shown.json["state"]) == (0, "done")
     assert monitor.run("results", run.id, "--json").code == 0
@@ -111,12 +112,12 @@ FORBIDDEN = {
         ("SHUTDOWN",), ("MONITOR",), ("SAVE",), ("MODULE", "LIST"), ("REPLICAOF", "NO", "ONE"),
         ("SET", "other", "1"), ("GET", "other"), ("HSET", "swarmkv:worker:x", "a", "b"),
         ("SADD", "swarmkv:models", "x"),
-        ("PUBLISH", "other", "x"), ("SUBSCRIBE", "swarmkv:control"), ("GET", "swarmkv:snapshot:x"),
+        ("PUBLISH", "other", "x"), ("SUBSCRIBE", "swarmkv:control"),
     ],
     "worker": [
         ("FLUSHALL",), ("CONFIG", "SET", "dir", "/"), ("KEYS", "*"), ("ACL", "LIST"), ("SCRIPT", "KILL"),
         ("MONITOR",),
-        ("SET", "swarmkv:document:x", "forged"), ("DEL", "swarmkv:document:x"), ("ZADD", "swarmkv:runs", "1", "x"),
+        ("SET", "swarmkv:document:x", "forged"), ("DEL", "swarmkv:document:x"),
         ("SET", "other", "1"), ("SUBSCRIBE", "other"),
     ],
     "monitor": [
