@@ -146,6 +146,12 @@ def test_a_run_that_waits_for_a_worker_is_accepted_with_a_warning(announced: Hom
     assert cancelled.json == {"run_id": run, "cancelled": True, "state": "cancelled"}
     assert announced.run("results", run).code == 1
     assert "had already ended: cancelled" in announced.run("cancel", run).stderr
+    two = enqueue(announced, "-p", "a=What?", "-p", "b=Why?").stdout.strip()
+    assert f"a of run {two}: cancelled." in announced.run("cancel", two, "a").stderr
+    shown = announced.run("show", two, "--json").json
+    assert [branch["state"] for branch in shown["branches"]] == ["cancelled", "waiting"]
+    unknown = announced.run("cancel", two, "c")
+    assert (unknown.code, "has no branch 'c'" in unknown.stderr) == (2, True)
 
 
 def test_waiting_in_vain_for_a_worker_ends_with_code_five(announced: Home) -> None:

@@ -307,20 +307,63 @@ async def test_a_run_past_its_deadline_fails_and_leaves_no_queued_work(ledger: L
 
 async def test_cancelling_ends_open_branches_keeps_results_and_drops_the_idle_prefill(ledger: Ledger) -> None:
     await submit(ledger, "aa", 1, document=b"other")
-    assert await ledger.runs.cancel("aa")
+    assert await ledger.runs.cancel("aa") == ["b0"]
     assert await take_prefill(ledger) == []
     await submit(ledger, "bb", 3)
     await make_ready(ledger)
     first, second = await take(ledger, limit=2)
     await ledger.jobs.finish("w", [done(first)])
-    assert await ledger.runs.cancel("bb")
-    assert not await ledger.runs.cancel("bb")
+    assert await ledger.runs.cancel("bb") == ["b1", "b2"]
+    assert await ledger.runs.cancel("bb") is None
     report = await ledger.runs.report("bb")
     assert report.state == "cancelled"
     assert [b.state for b in report.branches] == ["done", "cancelled", "cancelled"]
     assert report.branches[1].finish_reason == "cancelled"
     assert await ledger.jobs.finish("w", [done(second)]) == [False]
     assert await take(ledger) == []
+
+
+async def test_cancelling_some_branches_leaves_the_others_and_the_run_alone(ledger: Ledger) -> None:
+    await submit(ledger, "aa", 4)
+    assert await ledger.runs.cancel("aa", ["b3", "nobody"]) == ["b3"]
+    await make_ready(ledger)
+    first, second = await take(ledger, limit=2)
+    assert await ledger.runs.cancel("aa", ["b1", "b2", "b3"]) == ["b1", "b2"]
+    assert await ledger.jobs.finish("w", [done(second)]) == [False]
+    assert await take(ledger) == []
+    assert (await ledger.runs.report("aa")).state == "running"
+    assert await ledger.jobs.finish("w", [done(first)]) == [True]
+    report = await ledger.runs.report("aa")
+    assert report.state == "completed_with_errors"
+    assert [b.state for b in report.branches] == ["done", "cancelled", "cancelled", "cancelled"]
+
+
+async def test_cancelling_every_branch_by_name_cancels_the_run_and_drops_its_prefill(ledger: Ledger) -> None:
+    await submit(ledger, "aa", 2)
+    assert await ledger.runs.cancel("aa", ["b0", "b1"]) == ["b0", "b1"]
+    assert (await ledger.runs.report("aa")).state == "cancelled"
+    assert await take_prefill(ledger) == []
+
+
+async def test_a_branch_past_its_own_deadline_fails_and_its_run_goes_on(ledger: Ledger) -> None:
+    hurried, patient = branches_of(2)
+    hurried = hurried.model_copy(update={"deadline_s": 0.001})
+    await ledger.runs.submit(
+        run_of("aa"), [hurried, patient], DOCUMENT, deadline_ms=DAY_MS, ttl_ms=DAY_MS, any_model=True
+    )
+
+    async def swept() -> bool:
+        return (await ledger.fleet.sweep(max_solo_crashes=2, lease_ms=LEASE_MS)).deadlines == 1
+
+    await eventually(swept)
+    await make_ready(ledger)
+    [taken] = await take(ledger)
+    assert await ledger.jobs.finish("w", [done(taken)]) == [True]
+    report = await ledger.runs.report("aa")
+    assert (report.state, [b.state for b in report.branches]) == ("completed_with_errors", ["failed", "done"])
+    assert report.branches[0].error is not None
+    assert report.branches[0].error.code == "deadline_exceeded"
+    assert "its deadline of 0.001 s" in report.branches[0].error.message
 
 
 async def test_cancelling_one_run_leaves_a_shared_prefill_to_the_other(ledger: Ledger) -> None:

@@ -56,15 +56,22 @@ def results(
     raise typer.Exit(exits.for_report(report))
 
 
-def cancel(run: RunId, as_json: Json = False) -> None:
-    """Cancel what is still open of a run."""
-    was_open, report = asyncio.run(_cancel(run))
+def cancel(
+    run: RunId,
+    branches: Annotated[
+        list[str] | None, typer.Argument(metavar="[BRANCH]...", help="All, if none is given.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Cancel what is still open of a run, or some of its branches."""
+    was_open, report = asyncio.run(_cancel(run, branches or []))
+    what = f"{', '.join(branches)} of run {run}" if branches else f"Run {run}"
     if as_json:
         output.print_json({"run_id": run, "cancelled": was_open, "state": report.state})
     elif was_open:
-        output.note(f"Run {run} is cancelled.")
+        output.note(f"{what}: cancelled." if branches else f"{what} is cancelled.")
     else:
-        output.note(f"Run {run} had already ended: {report.state}.")
+        output.note(f"{what} had already ended: {report.state}.")
 
 
 def retry(
@@ -108,10 +115,10 @@ async def _followed(run: str, *, as_json: bool) -> RunReport:
         return await (live.stream_json(handle) if as_json else live.follow(handle))
 
 
-async def _cancel(run: str) -> tuple[bool, RunReport]:
+async def _cancel(run: str, branches: list[str]) -> tuple[bool, RunReport]:
     async with open_producer() as producer:
         handle = producer.run(run)
-        return await handle.cancel(), await handle.report()
+        return await handle.cancel(*branches), await handle.report()
 
 
 async def _retry(run: str, *, only_failed: bool, deadline_s: float | None) -> tuple[tuple[str, ...], RunReport]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from swarmkv.producer.validate import checked_deadline_ms
 from swarmkv.protocol.backoff import Backoff
-from swarmkv.protocol.errors import BrokerError, BrokerForbidden, RunNotFinished, RunNotFound
+from swarmkv.protocol.errors import BrokerError, BrokerForbidden, InvalidBranch, RunNotFinished, RunNotFound
 from swarmkv.protocol.events import Event, RunDone, RunWarning
 from swarmkv.protocol.ledger import Ledger, Limits
 from swarmkv.protocol.messages import RunReport
@@ -76,9 +76,23 @@ class RunHandle:
                     return
                 end = None
 
-    async def cancel(self) -> bool:
-        """End every open branch as cancelled; False if the run had ended. Raises RunNotFound, BrokerError."""
-        return await self._ledger.runs.cancel(self.id)
+    async def cancel(self, *branches: str) -> bool:
+        """End every open branch as cancelled, or those of these names; the others go on.
+
+        False if nothing of it was open. Raises RunNotFound, InvalidBranch for a name that the run does not have,
+        BrokerError.
+        """
+        ended = await self._ledger.runs.cancel(self.id, branches)
+        if branches and not ended:
+            await self._check_names(branches)
+        return ended is not None and (bool(ended) or not branches)
+
+    async def _check_names(self, branches: Sequence[str]) -> None:
+        known = [branch.name for branch in (await self._ledger.runs.report(self.id)).branches]
+        if unknown := [name for name in branches if name not in known]:
+            raise InvalidBranch(
+                f"Run {self.id} has no branch {unknown[0]!r}.", hint=f"`swarmkv show {self.id}` lists them."
+            )
 
     async def retry(
         self, *, only_failed: bool = False, branches: Sequence[str] = (), deadline_s: float | None = None

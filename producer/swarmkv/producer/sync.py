@@ -88,9 +88,9 @@ class SyncRunHandle:
             if not self._loop.is_stopped:
                 self._loop.call(_close(stream))
 
-    def cancel(self) -> bool:
+    def cancel(self, *branches: str) -> bool:
         """See RunHandle.cancel."""
-        return self._loop.call(self._handle.cancel())
+        return self._loop.call(self._handle.cancel(*branches))
 
     def retry(
         self, *, only_failed: bool = False, branches: Sequence[str] = (), deadline_s: float | None = None

@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import ValidationError
 
 from swarmkv.protocol.errors import InvalidBranch, InvalidDocument, InvalidInput
-from swarmkv.protocol.messages import BranchSpec, Sampling
+from swarmkv.protocol.messages import MAX_DEADLINE_S, BranchSpec, Sampling
 from swarmkv.protocol.settings import Settings
 from swarmkv.protocol.template import split_template
 
-MAX_DEADLINE_S = 31_536_000  # a year
 BranchLike = BranchSpec | Mapping[str, object] | tuple[str, str] | str
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -20,6 +20,7 @@ FINAL_RUN_STATES: frozenset[RunState] = frozenset({"done", "completed_with_error
 FINAL_BRANCH_STATES: frozenset[BranchState] = frozenset({"done", "failed", "cancelled"})
 
 INT32_MAX = 2**31 - 1
+MAX_DEADLINE_S = 31_536_000  # a year
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
 UnitInterval = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -55,11 +56,15 @@ class Sampling(Message):
 
 
 class BranchSpec(Message):
-    """One prompt that continues the prefix."""
+    """One prompt that continues the prefix.
+
+    With `deadline_s` it fails when it has not ended so many seconds after the submission; its run goes on.
+    """
 
     name: str
     prompt: str
     sampling: Sampling = Sampling()
+    deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S)] | None = None
 
 
 class PrefixSpec(Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +80,9 @@ class RunLedger:
             "prefix_spec": encode(spec.prefix),
             "document": spec.prefix.document,
             "document_bytes": len(document),
-            "branches": [[branch.name, encode(branch)] for branch in branches],
+            "branches": [
+                [branch.name, encode(branch), math.ceil((branch.deadline_s or 0) * 1000)] for branch in branches
+            ],
             "deadline_ms": deadline_ms,
             "ttl_ms": ttl_ms,
             "any_model": any_model,
@@ -126,12 +129,15 @@ class RunLedger:
         if answer[0] != b"accepted":
             raise ProtocolError(f"The ledger refused the run: {answer[0].decode()}.")
 
-    async def cancel(self, run: str) -> bool:
-        """End every open branch as cancelled; False if the run had ended. Raises RunNotFound."""
-        answer = await self._scripts.run("cancel", run=checked_id(run))
-        if answer == b"unknown":
+    async def cancel(self, run: str, names: Sequence[str] = ()) -> list[str] | None:
+        """End the open branches as cancelled, those of `names` if there are any; their names.
+
+        None if the run had ended. Raises RunNotFound.
+        """
+        status, *ended = await self._scripts.run("cancel", run=checked_id(run), names=list(names))
+        if status == b"unknown":
             raise RunNotFound(f"There is no run {run!r}.")
-        return bool(answer == b"cancelled")
+        return [name.decode() for name in ended] if status == b"cancelled" else None
 
     async def report(self, run: str) -> RunReport:
         """The run as it is now; raises RunNotFound, and ProtocolError for a record that is none of ours."""

@@ -11,6 +11,13 @@ local function branches_refused(count)
   return refusal('branches', redis.call('ZCOUNT', K.OPEN, '(' .. now, '+inf'), count, a.limits.branches)
 end
 
+-- A branch ends by its own deadline, or by its run's if that comes first or it has none.
+local function keep_branch_open(run, index, run_deadline_ms)
+  local within_ms = tonumber(redis.call('HGET', K.branch(run, index), 'within_ms') or 0)
+  local deadline_ms = within_ms > 0 and math.min(now + within_ms, run_deadline_ms) or run_deadline_ms
+  redis.call('ZADD', K.OPEN, deadline_ms, branch_member(run, index))
+end
+
 -- A member of the documents' index says the size, for when the document is no more.
 local function size_of(member) return tonumber(string.match(member, ':(%d+)$')) or 0 end
 

@@ -138,11 +138,11 @@ end
 
 local function finish_run(run)
   local key = K.run(run)
-  local f = redis.call('HMGET', key, 'open', 'branches', 'done', 'cancelled', 'ttl_ms', 'error')
+  local f = redis.call('HMGET', key, 'open', 'branches', 'done', 'cancelled', 'ttl_ms', 'error', 'is_cancelled')
   if tonumber(f[1]) > 0 then return end
   local state = 'completed_with_errors'
   if tonumber(f[3]) == tonumber(f[2]) then state = 'done'
-  elseif tonumber(f[4]) > 0 then state = 'cancelled'
+  elseif f[7] or f[4] == f[2] then state = 'cancelled'
   elseif tonumber(f[3]) == 0 then state = 'failed' end
   redis.call('HSET', key, 'state', state, 'finished_ms', now)
   redis.call('ZREM', K.ACTIVE, run)
@@ -202,17 +202,22 @@ local function drop_idle_prefill(prefix)
   redis.call('PUBLISH', K.CONTROL, job)
 end
 
--- Ends every open branch of a run with the same words; the workers are told.
-local function end_open_branches(run, state, reason, err)
+-- Ends the open branches of a run with the same words, those of `names` if any are given; the workers are told.
+-- Returns the names of those that were open.
+local function end_open_branches(run, state, reason, err, names)
   local f = redis.call('HMGET', K.run(run), 'branches', 'model', 'prefix')
+  local wanted, ended = {}, {}
+  for _, name in ipairs(names or {}) do wanted[name] = true end
   for index = 0, tonumber(f[1]) - 1 do
-    local attempt = redis.call('HGET', K.branch(run, index), 'attempt')
-    if withdraw_branch(run, index, f[2], f[3]) then
-      redis.call('PUBLISH', K.CONTROL, branch_job(run, index, attempt))
+    local b = redis.call('HMGET', K.branch(run, index), 'attempt', 'name')
+    if (not names or #names == 0 or wanted[b[2]]) and withdraw_branch(run, index, f[2], f[3]) then
+      redis.call('PUBLISH', K.CONTROL, branch_job(run, index, b[1]))
       end_branch(run, index, state, reason, err)
+      ended[#ended + 1] = b[2]
     end
   end
   drop_idle_prefill(f[3])
+  return ended
 end
 
 -- Every branch that waits for the prefix ends by `close`, one of fail_branch and park_branch.

@@ -32,7 +32,7 @@ if not is_open then
   deadline_ms = now + (a.deadline_ms > 0 and a.deadline_ms or f[5] - f[6])
   redis.call('HSET', run_key, 'opened_ms', now, 'deadline_ms', deadline_ms)
   redis.call('HINCRBY', run_key, 'worked_ms', f[8] - f[6])
-  redis.call('HDEL', run_key, 'finished_ms')
+  redis.call('HDEL', run_key, 'finished_ms', 'is_cancelled')
   redis.call('DEL', K.done(a.run))
   redis.call('ZADD', K.ACTIVE, deadline_ms, a.run)
 end
@@ -50,7 +50,7 @@ for _, branch in ipairs(chosen) do
   redis.call('HINCRBY', run_key, 'open', 1)
   redis.call('HDEL', key, 'result')
   redis.call('HSET', key, 'solo_crashes', 0, 'rebuilds', 0)
-  redis.call('ZADD', K.OPEN, deadline_ms, branch_member(a.run, branch.index))
+  keep_branch_open(a.run, branch.index, deadline_ms)
   drop_dead(a.run, branch.index)
   state = wait_or_queue(a.run, branch.index, prefix, alias)
   event(a.run, {type = 'branch_restarted', branch = branch.name, attempt = branch.attempt + 1,

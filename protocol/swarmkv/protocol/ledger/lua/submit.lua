@@ -1,5 +1,5 @@
 -- Accepts a run whole, or not at all. Returns {status, ...}.
--- a: run, spec, name, model, prefix, prefix_spec, document, document_bytes, branches[{name, spec}], deadline_ms,
+-- a: run, spec, name, model, prefix, prefix_spec, document, document_bytes, branches[{name, spec, within_ms (0: as long as the run)}], deadline_ms,
 --    ttl_ms, any_model, limits
 local run_key = K.run(a.run)
 if redis.call('EXISTS', run_key) == 1 then return {'exists'} end
@@ -25,10 +25,10 @@ renew_prefix(a.prefix, a.prefix_spec, a.model)
 local state = 'waiting'
 for position, branch in ipairs(a.branches) do
   local index = position - 1
-  redis.call('HSET', K.branch(a.run, index), 'name', branch[1], 'spec', branch[2], 'attempt', 0, 'rebuilds', 0,
-    'crashes', 0, 'solo_crashes', 0, 'solo', 0)
+  redis.call('HSET', K.branch(a.run, index), 'name', branch[1], 'spec', branch[2], 'within_ms', branch[3],
+    'attempt', 0, 'rebuilds', 0, 'crashes', 0, 'solo_crashes', 0, 'solo', 0)
   redis.call('PEXPIRE', K.branch(a.run, index), life_ms)
-  redis.call('ZADD', K.OPEN, deadline_ms, branch_member(a.run, index))
+  keep_branch_open(a.run, index, deadline_ms)
   state = wait_or_queue(a.run, index, a.prefix, a.model)
 end
 show_prefill(a.run, a.prefix, state)

@@ -77,6 +77,19 @@ for _, run in ipairs(redis.call('ZRANGEBYSCORE', K.ACTIVE, '-inf', now, 'LIMIT',
   end
 end
 
+-- Branches that were given less time than their run. Of what else stands there, the run has ended or is gone.
+for _, member in ipairs(redis.call('ZRANGEBYSCORE', K.OPEN, '(' .. now - FORGET_MS, now, 'LIMIT', 0, LIMIT)) do
+  local run, index = string.match(member, '^(%w+):(%d+)$')
+  local f = redis.call('HMGET', K.branch(run, index), 'name', 'within_ms')
+  if f[2] and run_exists(run) then
+    end_open_branches(run, 'failed', 'error', {code = 'deadline_exceeded',
+      message = 'The branch did not end within its deadline of ' .. f[2] / 1000 .. ' s.',
+      hint = 'Give it more time, or fewer tokens.'}, {f[1]})
+    counts[2] = counts[2] + 1
+  end
+  redis.call('ZREM', K.OPEN, member)
+end
+
 local function is_queued(kind, id, second, third)
   if not kind or (kind == 'b' and not run_exists(id)) then return false end
   local key = kind == 'b' and K.branch(id, second) or K.prefix(id)
