@@ -7,6 +7,7 @@ hang_in_write  a path: the first export writes half a state, makes this file, an
 clock_s        so far ahead of the broker's clock goes this process's
 tokenise_s     a document takes so much longer to tokenise, and nobody else can meanwhile
 null_s         with the null engine: a branch takes so long, unless it is cancelled
+record_prefixes  a path: each branch adds a line, its job and the digest of the token ids that its snapshot holds
 log_level      no fault: what everything in the process logs, INFO if it is not given
 """
 
@@ -99,9 +100,26 @@ def make_null_slow(seconds: float) -> None:
     null.NullEngine.cancel = cancel  # type: ignore[method-assign]
 
 
+def record_prefixes(path: str) -> None:
+    """One write a line: several processes may share the file."""
+    from swarmkv.protocol.identity import digest_bytes
+    from swarmkv.workers.branch import BranchWorker
+
+    job_of = BranchWorker._job_of
+
+    def recorded(self: BranchWorker, taken: Any, snapshot: Any) -> Any:
+        with open(path, "a") as file:
+            file.write(f"{taken.job_id} {digest_bytes(bytes(snapshot.tokens))}\n")
+        return job_of(self, taken, snapshot)
+
+    BranchWorker._job_of = recorded  # type: ignore[method-assign]
+
+
 def main() -> None:
     if "clock_s" in FAULTS:
         turn_clock(FAULTS["clock_s"])
+    if "record_prefixes" in FAULTS:
+        record_prefixes(FAULTS["record_prefixes"])
     import logging
 
     from swarmkv.protocol.errors import SwarmkvError

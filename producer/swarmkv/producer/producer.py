@@ -20,6 +20,7 @@ from swarmkv.producer.validate import (
     checked_text,
 )
 from swarmkv.protocol.broker import connect
+from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.events import RunWarning
 from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, Limits, LiveWorker, RunSummary
@@ -100,10 +101,7 @@ class Producer:
             any_model=any_model,
             limits=Limits.of(self._settings),
         )
-        warnings = await self._worker_warnings(model)
-        if warnings:
-            await self._ledger.jobs.emit({run_id: list(warnings)})
-        return RunHandle(self._ledger, run_id, self._settings, warnings)
+        return RunHandle(self._ledger, run_id, self._settings, await self._warn_of_missing_workers(run_id, model))
 
     def run(self, run_id: str) -> RunHandle:
         """A handle on a run submitted earlier, here or elsewhere."""
@@ -128,6 +126,15 @@ class Producer:
     async def workers(self) -> list[LiveWorker]:
         """Workers with a live heartbeat."""
         return await self._ledger.fleet.workers()
+
+    async def _warn_of_missing_workers(self, run_id: str, model: str) -> tuple[RunWarning, ...]:
+        """The run is accepted: a Redis that goes away only now is no reason to call it refused."""
+        try:
+            warnings = await self._worker_warnings(model)
+            await self._ledger.jobs.emit({run_id: list(warnings)})
+        except BrokerError:
+            return ()
+        return warnings
 
     async def _worker_warnings(self, model: str) -> tuple[RunWarning, ...]:
         roles = {live.info.role for live in await self.workers() if live.info.model == model}

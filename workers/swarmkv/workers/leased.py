@@ -36,6 +36,7 @@ from swarmkv.workers.doorbell import Doorbell
 logger = logging.getLogger(__name__)
 
 CANCEL_AGAIN_S = 0.5
+STOPPING = "its worker is stopping"  # told to followers of a run
 JOB_TIMEOUT_S = 366 * 86_400  # the run's deadline is what ends a job, not arq
 Taken = TypeVar("Taken", TakenBranch, TakenPrefill)
 Answer = TypeVar("Answer")
@@ -155,7 +156,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
 
     async def _hand_back_all(self, unfinished: list[str]) -> None:
         try:
-            returned = await self.ledger.jobs.hand_back(self.info.id, unfinished, reason="its worker is stopping")
+            returned = await self.ledger.jobs.hand_back(self.info.id, unfinished, reason=STOPPING)
             logger.info("handed back %d jobs", returned, extra={"action": "jobs_handed_back"})
         except BrokerError as exc:
             logger.warning(
@@ -168,7 +169,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
     async def _leave(self) -> None:
         """After the last heartbeat, or it would put the worker back on the list."""
         try:
-            await self.ledger.fleet.leave(self.info.id)
+            await self.ledger.fleet.leave(self.info.id, reason=STOPPING)
         except BrokerError as exc:
             logger.debug("not signed off: %s", exc.message, extra={"action": "broker_lost"})
 

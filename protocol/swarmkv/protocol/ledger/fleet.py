@@ -62,11 +62,9 @@ class FleetLedger:
         )
         return [item.decode() for item in lost]
 
-    async def leave(self, worker: str) -> None:
-        """Take a worker off the list; its jobs were finished or handed back."""
-        with broker_errors():
-            await self._redis.zrem(keys.WORKERS, worker)
-            await self._redis.delete(keys.key("worker", worker=worker))
+    async def leave(self, worker: str, *, reason: str) -> int:
+        """Take a worker off the list; what is still leased to it is queued again. Returns how many."""
+        return int(await self._scripts.run("leave", worker=worker, reason=reason))
 
     async def workers(self) -> list[LiveWorker]:
         """Workers with a live heartbeat, by id; entries of dead ones are dropped."""

@@ -68,15 +68,23 @@ local function dequeue(role, alias, job)
   redis.call('DEL', ARQ.job .. job, ARQ.retry .. job)
 end
 
+-- A job that runs no more. arq cleans up behind itself, too, but a worker may die before it does.
+local function release(job)
+  redis.call('ZREM', K.LEASES, job)
+  redis.call('DEL', ARQ.job .. job, ARQ.retry .. job)
+end
+
 -- What indexes of branches call one.
 local function branch_member(run, index) return run .. ':' .. index end
 local function branch_job(run, index, attempt) return 'b:' .. run .. ':' .. index .. ':' .. attempt end
 local function prefill_job(prefix, generation) return 'p:' .. prefix .. ':' .. generation end
 
--- A branch becomes ready: a new attempt, so that whatever an older attempt still does is refused.
+-- A branch becomes ready: a new attempt, so that whatever an older attempt still does is refused. One that has waited
+-- for a snapshot was given its attempt when it began to: what followers are told then is what they hear of its end.
 local function queue_branch(run, index, alias, offset)
   local key = K.branch(run, index)
-  local attempt = redis.call('HINCRBY', key, 'attempt', 1)
+  local is_new = redis.call('HGET', key, 'state') ~= 'waiting'
+  local attempt = redis.call('HINCRBY', key, 'attempt', is_new and 1 or 0)
   redis.call('HSET', key, 'state', 'queued', 'ready_ms', now, 'worker', '')
   enqueue('branch', alias, branch_job(run, index, attempt), 'branch', run .. ':' .. index, attempt,
     now + (offset or index) / 1000)
@@ -127,6 +135,7 @@ local function wait_or_queue(run, index, prefix, alias)
     queue_branch(run, index, alias)
     return 'ready'
   end
+  redis.call('HINCRBY', K.branch(run, index), 'attempt', 1)
   redis.call('HSET', K.branch(run, index), 'state', 'waiting', 'worker', '')
   redis.call('ZADD', K.waiters(prefix), now + index / 1000, branch_member(run, index))
   keep(K.waiters(prefix), redis.call('PTTL', K.run(run)))
@@ -184,7 +193,7 @@ local function withdraw_branch(run, index, alias, prefix)
   elseif f[1] == 'queued' then
     dequeue('branch', alias, branch_job(run, index, f[2]))
   elseif f[1] == 'running' then
-    redis.call('ZREM', K.LEASES, branch_job(run, index, f[2]))
+    release(branch_job(run, index, f[2]))
   else
     return false
   end
@@ -197,7 +206,7 @@ local function drop_idle_prefill(prefix)
   if (f[1] ~= 'queued' and f[1] ~= 'running') or redis.call('ZCARD', K.waiters(prefix)) > 0 then return end
   local job = prefill_job(prefix, f[2])
   dequeue('prefill', f[3], job)
-  redis.call('ZREM', K.LEASES, job)
+  release(job)
   redis.call('HSET', K.prefix(prefix), 'state', 'absent')
   redis.call('PUBLISH', K.CONTROL, job)
 end
@@ -242,4 +251,21 @@ end
 local function prefill_is_held(prefix, generation, worker)
   local f = redis.call('HMGET', K.prefix(prefix), 'state', 'generation', 'worker')
   return f[1] == 'running' and tonumber(f[2]) == tonumber(generation) and f[3] == worker
+end
+
+-- Queues a job of this worker again; false if it is not the worker's to give.
+local function give_back(job, worker, reason, delay_ms)
+  local kind, id, second, third = split_job(job)
+  if kind == 'b' and branch_is_held(id, second, third, worker) then
+    release(job)
+    local attempt = queue_branch(id, second, redis.call('HGET', K.run(id), 'model'), delay_ms * 1000 + second)
+    event(id, {type = 'branch_restarted', branch = redis.call('HGET', K.branch(id, second), 'name'),
+      attempt = attempt, reason = reason})
+    return true
+  elseif kind == 'p' and prefill_is_held(id, second, worker) then
+    release(job)
+    queue_prefill(id, redis.call('HGET', K.prefix(id), 'owner'), delay_ms)
+    return true
+  end
+  return false
 end

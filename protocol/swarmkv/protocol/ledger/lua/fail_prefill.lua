@@ -1,7 +1,7 @@
 -- A prefill cannot succeed: every branch that waits for it fails with its reason. Returns 1, or 0 if not held.
 -- a: prefix, generation, worker, error{code, message, hint}
 if not prefill_is_held(a.prefix, a.generation, a.worker) then return 0 end
-redis.call('ZREM', K.LEASES, prefill_job(a.prefix, a.generation))
+release(prefill_job(a.prefix, a.generation))
 fail_prefix(a.prefix, a.error, fail_branch)
 flush_events()
 return 1

@@ -4,9 +4,7 @@ local answers = {}
 for position, item in ipairs(a.items) do
   local run, index, attempt = item[1], item[2], item[3]
   if branch_is_held(run, index, attempt, a.worker) then
-    local job = branch_job(run, index, attempt)
-    redis.call('ZREM', K.LEASES, job)
-    redis.call('DEL', ARQ.job .. job, ARQ.retry .. job)
+    release(branch_job(run, index, attempt))
     close_branch(run, index, attempt, item[4], item[5], item[6])
     redis.call('HINCRBY', K.STATS, 'branches_' .. item[4], 1)
     answers[position] = 1

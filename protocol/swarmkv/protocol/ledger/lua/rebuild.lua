@@ -2,7 +2,7 @@
 -- a: run, index, attempt, worker, prefix, generation, max_rebuilds, error{code, message, hint}
 if not branch_is_held(a.run, a.index, a.attempt, a.worker) then return 'refused' end
 local key, prefix_key = K.branch(a.run, a.index), K.prefix(a.prefix)
-redis.call('ZREM', K.LEASES, branch_job(a.run, a.index, a.attempt))
+release(branch_job(a.run, a.index, a.attempt))
 local f = redis.call('HMGET', prefix_key, 'state', 'generation')
 if f[1] == 'ready' and tonumber(f[2]) == a.generation then
   redis.call('HSET', prefix_key, 'state', 'absent')

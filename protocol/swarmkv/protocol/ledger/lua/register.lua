@@ -4,7 +4,7 @@ if not prefill_is_held(a.prefix, a.generation, a.worker) then return 0 end
 local key = K.prefix(a.prefix)
 redis.call('HSET', key, 'state', 'ready', 'snapshot', a.snapshot, 'tokens', a.tokens, 'prefill_ms',
   tostring(a.prefill_ms), 'size_bytes', a.size_bytes, 'identity', a.identity, 'host', a.host, 'crashes', 0)
-redis.call('ZREM', K.LEASES, prefill_job(a.prefix, a.generation))
+release(prefill_job(a.prefix, a.generation))
 redis.call('SADD', K.snapshot(a.snapshot), a.prefix)
 keep(K.snapshot(a.snapshot), a.ttl_ms)
 local owner = redis.call('HGET', key, 'owner')

@@ -50,8 +50,7 @@ local function recover_prefill(prefix)
 end
 
 for _, job in ipairs(redis.call('ZRANGEBYSCORE', K.LEASES, '-inf', now, 'LIMIT', 0, LIMIT)) do
-  redis.call('ZREM', K.LEASES, job)
-  redis.call('DEL', ARQ.job .. job, ARQ.retry .. job)
+  release(job)
   local kind, id, second, third = split_job(job)
   if kind == 'b' then
     local f = redis.call('HMGET', K.branch(id, second), 'state', 'attempt')
