@@ -144,8 +144,8 @@ def lost_answers(monkeypatch: pytest.MonkeyPatch, proxy: FlakyProxy) -> list[Wea
     """What the line does from the moment at which the first answer to a submission was lost."""
     run, weather = Scripts.run, [FAIR]
 
-    async def run_and_lose(self: Scripts, name: str, /, **arguments: Any) -> Any:
-        answer = await run(self, name, **arguments)
+    async def run_and_lose(self: Scripts, name: str, /, *payload: bytes, **arguments: Any) -> Any:
+        answer = await run(self, name, *payload, **arguments)
         if name == "submit" and answer[0] == b"accepted":
             proxy.turn(weather[0])
             raise BrokerLost("Redis cannot be reached (the answer was lost).")
