@@ -63,10 +63,10 @@ async def test_a_forged_record_is_refused_by_name_and_hides_no_other_run(
     good = await producer.submit(DOCUMENT, ["What?"], any_model=True)
     foreign = [pickle.dumps(Malicious(marker)), b"\xff\xfe"]
     wrong = {
-        name: [*foreign, b"", b"9" * 5_000] for name in ("state", "branches", "created_ms", "prefill_ms", "tokens")
+        name: [*foreign, b"", b"9" * 5_000] for name in ("state", "branches", "opened_ms", "prefill_ms", "tokens")
     }
     wrong |= {"error": foreign, "branches": [*wrong["branches"], b"-1", b"100001"]}
-    wrong["created_ms"].append(b"9" * 400)
+    wrong["opened_ms"].append(b"9" * 400)
     for field, value in ((field, value) for field, values in wrong.items() for value in values):
         bad = await producer.submit(DOCUMENT, ["What?"], any_model=True)
         await raw.hset(keys.key("run", run=bad.id), field, value)
