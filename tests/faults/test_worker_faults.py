@@ -199,14 +199,18 @@ async def test_a_document_that_is_long_to_tokenise_stops_no_heartbeat(
 # -- a branch that kills its worker
 
 
-async def test_a_branch_that_kills_its_worker_is_parked_and_all_others_are_done(
+async def test_a_branch_that_kills_its_worker_is_parked_all_others_are_done_and_a_mended_worker_answers_it(
     fleet: FaultyFleet, producer: Producer, settings: Settings, tiny_llama_path: Path
 ) -> None:
     quick: dict[str, Any] = {"lease_s": 1.0, "heartbeat_s": 0.25}
     await fleet.beats(producer, fleet.start("prefill", tiny_llama_path, **quick))
 
+    started: list[WorkerProcess] = []
+
     def start() -> WorkerProcess:
-        return fleet.start_faulty("branch", tiny_llama_path, {"abort_on": POISON, "decode_s": 0.02}, **quick)
+        faults = {"abort_on": POISON, "decode_s": 0.02}
+        started.append(fleet.start_faulty("branch", tiny_llama_path, faults, **quick))
+        return started[-1]
 
     async def supervise() -> None:
         worker = start()
@@ -235,6 +239,15 @@ async def test_a_branch_that_kills_its_worker_is_parked_and_all_others_are_done(
     assert len(deaths) <= 2 + settings.max_solo_crashes
     heard = await heard_of(first)
     assert heard.ends == {branch.name: 1 for branch in reports[0].branches}
+    (entry,) = await producer.dead()
+    assert (entry.path, entry.solo_crashes) == (f"{first.id}/poison", settings.max_solo_crashes)
+    started[-1].process.kill()
+    fleet.start("branch", tiny_llama_path, **quick)
+    assert await first.retry() == ("poison",)
+    answered = await first.results(60)
+    assert (answered.state, await producer.dead()) == ("done", [])
+    assert answered["poison"].attempts == entry.attempts + 1
+    assert [b for b in answered.branches if b.name != "poison"] == list(reports[0].branches[1:])
 
 
 # -- cancelling
