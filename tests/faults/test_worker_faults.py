@@ -236,7 +236,8 @@ async def test_a_branch_that_kills_its_worker_is_parked_all_others_are_done_and_
     assert error is not None
     assert error.code == "crashes_worker"
     deaths = [worker for worker in fleet.processes if worker.process.poll() == -signal.SIGABRT]
-    assert len(deaths) <= 2 + settings.max_solo_crashes
+    # Two that others share, those alone, and one that a stalled machine takes for a lost lease.
+    assert len(deaths) <= 3 + settings.max_solo_crashes
     heard = await heard_of(first)
     assert heard.ends == {branch.name: 1 for branch in reports[0].branches}
     (entry,) = await producer.dead()
