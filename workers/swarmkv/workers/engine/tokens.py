@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +37,9 @@ class Vocab:
         self.suppressed = _suppressed_tokens(self.ptr)
         # All that end the generation. Here and not when first asked for, in the middle of others' decoding.
         self.eog_tokens = tuple(token for token in range(self.n_tokens) if self.is_eog(token))
+        # As a vocabulary spells them tokens are as long as their bytes, or longer: a text of n bytes has at least
+        # n / this many tokens.
+        self.longest_piece_bytes = max(len(llama.llama_vocab_get_text(self.ptr, t)) for t in range(self.n_tokens))
         attributes = [llama.llama_vocab_get_attr(self.ptr, token) for token in range(self.n_tokens)]
         self._attributes: NDArray[np.int32] = np.array(attributes, np.int32)
         marks = llama.LLAMA_TOKEN_ATTR_CONTROL | llama.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -83,11 +85,6 @@ class Vocab:
         if piece is None:
             piece = self._pieces[token] = self._read_piece(token)
         return piece
-
-    @cached_property
-    def longest_piece_bytes(self) -> int:
-        """Bytes of the longest token: a text of n bytes has at least n / this many tokens."""
-        return max(len(self._read_piece(token)) for token in range(self.n_tokens))
 
     def is_eog(self, token: int) -> bool:
         """Whether a token ends the generation."""
