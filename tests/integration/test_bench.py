@@ -133,6 +133,17 @@ def test_a_scheme_that_fails_does_not_cost_what_the_others_took(home: Home, tiny
     assert "ended with 3" in document["failed"]["llama_server np=1 fa=off"][0]
 
 
+def test_a_server_that_dies_over_a_prompt_is_a_scheme_that_failed(home: Home, tiny_llama_path: Path) -> None:
+    server, path = bench_peers.llama_server(home.directory / "llama-server"), home.directory / "partial.json"
+    server.write_text(server.read_text().replace("body = json", "import os; os._exit(1)  # "))
+    small = ("--doc-tokens", "100", "--branches", "1", "--rounds", "1", "--schemes", "llama_server,reprefill")
+    peer = ("--llama-server", str(server), "--json", str(path))
+    done = home.run("bench", "fanout", "--model", str(tiny_llama_path), *small, *peer)
+    assert done.code == 1
+    assert "llama_server np=1 fa=off failed: llama_server np=1 fa=off gave no answer" in done.stderr
+    assert set(json.loads(path.read_text())["cases"][0]["wall_s"]) == {"reprefill"}
+
+
 def test_more_branches_than_a_worker_has_slots_by_default_are_one_batch(home: Home, tiny_llama_path: Path) -> None:
     _, document = fanout(home, tiny_llama_path, "--branches", "24", "--schemes", "ideal,swarmkv")
     assert document["failed"] == {}

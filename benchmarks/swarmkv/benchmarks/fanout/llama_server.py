@@ -134,7 +134,10 @@ class LlamaServer:
         return Measured(wall_s, {"prefilled_tokens": [timing["prompt_n"] for timing in timings]})
 
     def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
-        status, answer = self._request("POST", "/completion", body)
+        try:
+            status, answer = self._request("POST", "/completion", body)
+        except (OSError, http.client.HTTPException, ValueError) as exc:
+            raise BenchFailed(f"{self.name} gave no answer: {exc!r}.") from exc
         if status != 200 or answer["timings"]["predicted_n"] != body["n_predict"]:
             raise BenchFailed(f"{self.name} answered {status}: {str(answer)[:300]}.")
         timings: dict[str, Any] = answer["timings"]
