@@ -23,13 +23,16 @@ from swarmkv.protocol.ledger import Ledger, scripts
 
 CLOCK = "test:clock"  # seconds
 REDIS_TIME = "redis.call('TIME')"
+STALL_S = 60  # however slow this machine is: only a fault of the test may lose a call
+# Lives and steps are multiples of five seconds. What really passed between two steps is rounded away.
 ADVANCE = """
 local ms = ARGV[1] * 1000
 redis.call('INCRBY', 'test:clock', ARGV[1])
 for _, key in ipairs(redis.call('KEYS', '*')) do
-  local left = redis.call('PTTL', key)
-  if left >= 0 and left <= ms then redis.call('DEL', key)
-  elseif left > ms then redis.call('PEXPIRE', key, left - ms) end
+  local ttl = redis.call('PTTL', key)
+  local left = math.ceil(ttl / 5000) * 5000
+  if ttl >= 0 and left <= ms then redis.call('DEL', key)
+  elseif ttl >= 0 then redis.call('PEXPIRE', key, left - ms) end
 end
 """
 
@@ -53,10 +56,10 @@ class Fault:
 
 
 class FaultyRedis(ArqRedis):
-    """A client whose connection can break at any command, or stop before one until it is let go."""
+    """A client whose connection can break at any command, or stop before each but the first until it is let go."""
 
     fault: Fault | None = None
-    pause_at: int | None = None
+    is_slow = False
 
     def start_call(self, fault: Fault | None) -> None:
         """Count the commands of a new call."""
@@ -66,9 +69,10 @@ class FaultyRedis(ArqRedis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         number, self.num_sent = self.num_sent, self.num_sent + 1
-        if number == self.pause_at:
+        if self.is_slow and number > 0:
             self.is_paused.set()
             await self.go_on.wait()
+            self.go_on.clear()
         fault = self.fault if self.fault and self.fault.command == number else None
         if fault and not fault.has_effect:
             raise RedisConnectionError("lost before it was sent")
@@ -104,7 +108,7 @@ class Driver:
         self.raw.flushdb()
         self.raw.set(CLOCK, now_s)
         self.loop = asyncio.new_event_loop()
-        pool = connect(url, timeout_s=5).connection_pool
+        pool = connect(url, timeout_s=STALL_S).connection_pool
         self.redis = FaultyRedis(connection_pool=pool, job_serializer=pack, job_deserializer=unpack)
         self.slow_redis = FaultyRedis(connection_pool=pool, job_serializer=pack, job_deserializer=unpack)
         self.ledger = Ledger(self.redis, max_events=20_000)
@@ -121,23 +125,31 @@ class Driver:
             value = self.loop.run_until_complete(_awaited(work(self.ledger)))
             return Reply(value, is_lost=False, answers=self.redis.answers)
         except BrokerError:
+            if fault is None:
+                raise
             return Reply(None, is_lost=True, answers=self.redis.answers)
 
-    def start_slowly(self, work: Callable[[Ledger], Awaitable[Any]], pause_at: int) -> bool:
-        """Begin a call that stops before a command. True if it has ended before that."""
+    def start_slowly(self, work: Callable[[Ledger], Awaitable[Any]]) -> list[Any] | None:
+        """Begin a call that stops before its second command; as `go_on_slowly`."""
         self.slow_redis.start_call(None)
-        self.slow_redis.pause_at = pause_at
+        self.slow_redis.is_slow = True
         self.slow = self.loop.create_task(_awaited(work(self.slow_ledger)))
+        return self._until_it_stops()
+
+    def go_on_slowly(self) -> list[Any] | None:
+        """Let it go on by one command. What its scripts answered when that was its end, None if it was not."""
+        self.slow_redis.is_paused.clear()
+        self.slow_redis.go_on.set()
+        return self._until_it_stops()
+
+    def _until_it_stops(self) -> list[Any] | None:
+        assert self.slow is not None
         paused = self.loop.create_task(_awaited(self.slow_redis.is_paused.wait()))
         self.loop.run_until_complete(asyncio.wait({self.slow, paused}, return_when=asyncio.FIRST_COMPLETED))
         paused.cancel()
-        return self.slow.done()
-
-    def end_slowly(self) -> list[Any]:
-        """Let it go on to its end; what its scripts answered."""
-        assert self.slow is not None
-        self.slow_redis.go_on.set()
-        self.loop.run_until_complete(self.slow)
+        if not self.slow.done():
+            return None
+        self.slow.result()
         self.slow = None
         return self.slow_redis.answers
 

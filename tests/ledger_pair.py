@@ -256,7 +256,7 @@ class LedgerPair:
             self.finish(branch, list(branch.held.values()), "done", None)
             if not any(run.is_open for run in self.model.runs.values()):
                 return
-            self.wait(3)
+            self.wait(5)
             for worker in (prefill, branch):
                 self.beat(worker, None)
         raise AssertionError("work is left over")

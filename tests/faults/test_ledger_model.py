@@ -96,19 +96,34 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pair.submit(document, count, deadline_s, fault)
 
     @precondition(lambda self: self.slow_run is None)
-    @rule(document=documents, count=st.integers(1, 2), pause_at=st.integers(1, 2))
-    def submit_slowly(self, document: bytes, count: int, pause_at: int) -> None:
+    @rule(document=documents, count=st.integers(1, 2))
+    def submit_slowly(self, document: bytes, count: int) -> None:
+        """One command now, the next ones whenever `submit_on` says, others between them."""
         run_id, work = self.pair.submission(document, count, 9_000)
         self.slow_run = (run_id, prefix_of(document).prefix_id, count, 9_000)
-        if self.pair.driver.start_slowly(work, pause_at):
-            self.submit_on()
+        self.submitted(self.pair.driver.start_slowly(work))
 
     @precondition(lambda self: self.slow_run is not None)
     @rule()
     def submit_on(self) -> None:
-        assert self.slow_run is not None
-        self.pair.accepted(self.pair.driver.end_slowly(), *self.slow_run)
-        self.slow_run = None
+        self.submitted(self.pair.driver.go_on_slowly())
+
+    def submitted(self, answers: list[Any] | None) -> None:
+        if answers is not None:
+            assert self.slow_run is not None
+            self.pair.accepted(answers, *self.slow_run)
+            self.slow_run = None
+
+    @precondition(lambda self: self.slow_run is None)
+    @rule(document=documents)
+    def submit_beside_one_who_dies(self, document: bytes) -> None:
+        """Both find the document missing; the one who dies uploads it behind the other's acceptance."""
+        self.submit_slowly(document, 1)
+        self.pair.submit(document, 1, 9_000, None)
+        if self.slow_run is not None:
+            self.submit_on()
+        if self.slow_run is not None:
+            self.die_while_submitting()
 
     @precondition(lambda self: self.slow_run is not None)
     @rule()
@@ -195,9 +210,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.pair.hand_back(picked(self.workers, pick), delay_s, fault)
 
     @precondition(lambda self: self.workers)
-    @rule(pick=which, hand_back_fault=faults, leave_fault=faults)
-    def stop(self, pick: int, hand_back_fault: Fault | None, leave_fault: Fault | None) -> None:
+    @rule(pick=which, unheard=st.booleans(), hand_back_fault=faults, leave_fault=faults)
+    def stop(self, pick: int, unheard: bool, hand_back_fault: Fault | None, leave_fault: Fault | None) -> None:
         worker = self.workers.pop(pick % len(self.workers))
+        if unheard:
+            self.pair.take(worker, 2, None, Fault(0, has_effect=True))
         self.pair.hand_back(worker, 0, hand_back_fault)
         self.pair.leave(worker, leave_fault)
 
@@ -223,6 +240,8 @@ class LedgerMachine(RuleBasedStateMachine):
         worker = picked([worker for worker in self.workers if worker.role == "branch"], pick)
         self.pair.take(worker, 2, None, None)
         self.live({self.workers.index(worker)})
+        if len(self.workers) < 6:  # who runs it again
+            self.pair.take(self.new_worker("branch"), 9, None, None)
         self.pair.finish(worker, list(worker.held.values()), "done", fault)
 
     # -- the world
@@ -231,7 +250,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def evict(self, document: bytes, fault: Fault | None) -> None:
         self.pair.forget(prefix_of(document).prefix_id, fault)
 
-    @rule(seconds=st.sampled_from([1, 3, 10, 10, LEASE_S + 5]))
+    @rule(seconds=st.sampled_from([5, 10, 10, LEASE_S + 5]))
     def wait(self, seconds: int) -> None:
         self.pair.wait(seconds)
 
