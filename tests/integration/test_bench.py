@@ -172,6 +172,17 @@ def test_all_processes_go_with_a_benchmark_that_is_ended(
     wait_until(lambda: not list(home.directory.glob("swarmkv-demo-*")))
 
 
+def test_a_benchmark_that_is_ended_has_kept_the_cases_that_were_measured(home: Home, tiny_llama_path: Path) -> None:
+    path = home.directory / "fanout.json"
+    sizes = ("--doc-tokens", "100", "--branches", "2,3", "--max-tokens", "2", "--rounds", "40")
+    chosen = ("--schemes", "reprefill", "--json", str(path))
+    with home.started("bench", "fanout", "--model", str(tiny_llama_path), *sizes, *chosen) as process:
+        wait_until(lambda: "3 branches, round 2 of" in home.stderr, timeout_s=100)
+        process.terminate()
+        wait_until(lambda: process.poll() is not None, timeout_s=40)
+    assert [case["branches"] for case in json.loads(path.read_text())["cases"]] == [2]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

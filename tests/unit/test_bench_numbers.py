@@ -63,7 +63,7 @@ class FakeCorpus:
 
 def compared(plan: Plan, *families: Family) -> list[dict[str, Any]]:
     corpus: Any = FakeCorpus()
-    return Comparison(plan, families, corpus, lambda _: None).run()
+    return list(Comparison(plan, families, corpus, lambda _: None).run())
 
 
 def alone(scheme: Fixed) -> Family:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from swarmkv.protocol.place import BrokerPlace
 from swarmkv.protocol.settings import Settings
 
 Say = Callable[[str], None]
+Keep = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class Ground:
     """Everything a benchmark needs from outside. The directories belong to the caller, who removes them.
 
     `broker_argv` starts a broker at a place; `worker_argv` serves a model in a role. `tether` makes of any command
-    one whose program dies with this process, as those of the other two do.
+    one whose program dies with this process, as those of the other two do. `keep` takes a document of the results
+    so far, each replacing the one before: an hour of measuring is not lost with its last minute.
     """
 
     directory: Path
@@ -31,3 +34,4 @@ class Ground:
     worker_argv: Callable[[str, str], tuple[str, ...]]
     tether: Callable[[Sequence[str]], tuple[str, ...]]
     say: Say
+    keep: Keep

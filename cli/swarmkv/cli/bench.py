@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -209,17 +210,27 @@ def _run(settings: Settings, measure: Callable[[Any], dict[str, Any]], json_file
 
     if json_file is not None and not json_file.parent.is_dir():
         raise ConfigError(f"There is no directory {json_file.parent}.", hint="Check --json.")
-    with _ground(settings) as ground:
+    so_far = json_file if json_file is not None and _may_be_replaced(json_file) else None
+    with _ground(settings, partial(_write, so_far)) as ground:
         document = measure(ground)
     _print(document)
-    if json_file is not None:
-        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    _write(json_file, document)
     for name, (message, hint) in document.get("failed", {}).items():
         raise BenchFailed(f"{name} failed: {message}", hint=hint)
 
 
+def _write(json_file: Path | None, document: dict[str, Any]) -> None:
+    if json_file is not None:
+        json_file.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def _may_be_replaced(path: Path) -> bool:
+    """A pipe or a terminal takes one document, at the end."""
+    return path.is_file() or not path.exists()
+
+
 @contextmanager
-def _ground(settings: Settings) -> Iterator[Any]:
+def _ground(settings: Settings, keep: Callable[[dict[str, Any]], None]) -> Iterator[Any]:
     """Where benchmarks run: everything that they start or write is gone afterwards, also after SIGTERM."""
     from swarmkv.benchmarks.ground import Ground
 
@@ -234,6 +245,7 @@ def _ground(settings: Settings) -> Iterator[Any]:
             worker_argv=_worker_argv,
             tether=lambda argv: _tethered(signal.SIGKILL, argv),
             say=lambda message: output.note(message, style="dim"),
+            keep=keep,
         )
 
 

@@ -85,15 +85,20 @@ def measure(ground: Ground, options: FanoutOptions) -> dict[str, Any]:
         sizing = Sizing(plan.document_tokens, max(plan.branches), own_tokens)
         families = list(_families(ground, options, corpus, sizing))
         comparison = Comparison(plan, families, corpus, ground.say)
-        cases = comparison.run()
-        facts = {
-            "model": corpus.facts(),
-            "weights": _weights(options),
-            "settings": engine_settings(ground.settings),
-            "marginal": marginal_costs(cases, OURS, IDEAL),
-            "failed": {name: [exc.message, exc.hint] for name, exc in comparison.failures.items()},
-        }
-        return document("fanout", {**options.as_json(), "slots": sizing.slots}, cases, **facts)
+        cases: list[dict[str, Any]] = []
+        results: dict[str, Any] = {}
+        for case in comparison.run():
+            cases.append(case)
+            facts = {
+                "model": corpus.facts(),
+                "weights": _weights(options),
+                "settings": engine_settings(ground.settings),
+                "marginal": marginal_costs(cases, OURS, IDEAL),
+                "failed": {name: [exc.message, exc.hint] for name, exc in comparison.failures.items()},
+            }
+            results = document("fanout", {**options.as_json(), "slots": sizing.slots}, cases, **facts)
+            ground.keep(results)
+        return results
 
 
 def _families(ground: Ground, options: FanoutOptions, corpus: Corpus, sizing: Sizing) -> Iterable[Family]:

@@ -54,13 +54,14 @@ class Comparison:
     failures: dict[str, SwarmkvError] = field(default_factory=dict)  # by scheme
     _dropped: dict[str, str] = field(default_factory=dict)  # why, by scheme
 
-    def run(self) -> list[dict[str, Any]]:
-        """One case of the results for each number of branches, the fewest first."""
+    def run(self) -> Iterator[dict[str, Any]]:
+        """One case of the results for each number of branches, the fewest first, as soon as it is measured."""
         with ExitStack() as stack:
             for family in self.families:
                 for scheme in family.members:
                     stack.callback(scheme.close)
-            return [self._case(branches) for branches in sorted(self.plan.branches)]
+            for branches in sorted(self.plan.branches):
+                yield self._case(branches)
 
     def _case(self, branches: int) -> dict[str, Any]:
         outcomes: Outcomes = defaultdict(list)
