@@ -70,7 +70,7 @@ audit:  ## look for known vulnerabilities in what is locked (needs PyPI's or OSV
 		-r requirements/dev.txt -r requirements/pip.txt
 
 lock:  ## write the hashed requirement files anew (needs uv)
-	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra bench --extra hf --group dev \
+	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra bench --extra hf --extra monitor --extra otel --group dev \
 		--generate-hashes --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command "make lock" -q -o requirements/dev.txt
 	@uv pip compile --group pyproject.toml:audit --generate-hashes --universal --python-version 3.11 --no-annotate \
