@@ -21,6 +21,9 @@ _TEMPLATES = {
     "snapshot": "swarmkv:snapshot:{snapshot}",  # set of prefix ids that this snapshot serves
     "model": "swarmkv:model:{alias}",  # hash: what workers of this alias announced last
     "worker": "swarmkv:worker:{worker}",  # hash with a TTL: the last heartbeat
+    "model_stats": "swarmkv:stats:{alias}",  # hash: counters and times of one model (`statistics.py`)
+    "model_stats_minute": "swarmkv:minute:{minute}:{alias}",  # hash: the same as it was at the start of a minute
+    "store": "swarmkv:store:{store}",  # hash: what a snapshot store holds, as its workers last said
     "dead": "swarmkv:dead:{run}:{index}",  # hash: why a branch was given up, for people
     "queue": "swarmkv:queue:{role}:{alias}",  # arq's sorted set: jobs that wait for a worker
     "doorbell": "swarmkv:doorbell:{role}:{alias}",  # pub/sub: something was queued
@@ -36,6 +39,8 @@ READY = "swarmkv:ready"  # sorted set: queued job by the time it became ready
 LEASES = "swarmkv:leases"  # sorted set: running job by lease expiry
 WORKERS = "swarmkv:workers"  # sorted set: worker id by last heartbeat
 MODELS = "swarmkv:models"  # set of aliases that a worker ever announced
+ASKED = "swarmkv:asked"  # sorted set: alias by the last time that work was submitted for it
+STORES = "swarmkv:stores"  # sorted set: store id by the last report
 CONTROL = "swarmkv:control"  # pub/sub: cancellations, to all workers
 STATS = "swarmkv:stats"  # hash: counters since the database was made
 SWEPT = "swarmkv:swept"  # string: time of the last sweep
@@ -67,6 +72,6 @@ def lua_key_functions() -> str:
     fixed = {"RUNS": RUNS, "ACTIVE": ACTIVE, "READY": READY, "LEASES": LEASES}
     fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL, "STATS": STATS}
     fixed |= {"SWEPT": SWEPT, "NOTHING": NOTHING, "OPEN": OPEN, "DEAD": DEAD}
-    fixed |= {"DOCUMENTS": DOCUMENTS, "DOCUMENT_BYTES": DOCUMENT_BYTES}
+    fixed |= {"DOCUMENTS": DOCUMENTS, "DOCUMENT_BYTES": DOCUMENT_BYTES, "ASKED": ASKED, "STORES": STORES}
     lines += [f"K.{name} = '{value}'" for name, value in fixed.items()]
     return "\n".join(lines)

@@ -13,16 +13,21 @@ from swarmkv.protocol.ledger.limits import Limits
 from swarmkv.protocol.ledger.recovery import RecoveryLedger
 from swarmkv.protocol.ledger.runs import RunLedger, RunSummary
 from swarmkv.protocol.ledger.scripts import Scripts
+from swarmkv.protocol.ledger.statistics import BrokerState, QueueState, StatisticsLedger, WorkState
+from swarmkv.protocol.ledger.stores import StoreLedger
 
 __all__ = [
+    "BrokerState",
     "Ledger",
     "Limits",
     "LiveWorker",
     "Outcome",
+    "QueueState",
     "RunSummary",
     "SweepCounts",
     "TakenBranch",
     "TakenPrefill",
+    "WorkState",
     "error_info",
 ]
 
@@ -36,3 +41,5 @@ class Ledger:
         self.jobs = JobLedger(redis, scripts)
         self.fleet = FleetLedger(redis, scripts)
         self.recovery = RecoveryLedger(redis, scripts)
+        self.statistics = StatisticsLedger(redis)
+        self.stores = StoreLedger(redis, scripts)

@@ -57,9 +57,8 @@ class FleetLedger:
 
     async def beat(self, info: WorkerInfo, jobs: Sequence[str], *, lease_ms: int) -> list[str]:
         """Renew a worker's entry and leases. Returns the ids of jobs that it no longer holds."""
-        lost = await self._scripts.run(
-            "beat", worker=info.id, lease_ms=lease_ms, info=info.model_dump(), jobs=list(jobs)
-        )
+        fields = {**info.model_dump(), "residents": " ".join(info.residents)}
+        lost = await self._scripts.run("beat", worker=info.id, lease_ms=lease_ms, info=fields, jobs=list(jobs))
         return [item.decode() for item in lost]
 
     async def leave(self, worker: str, *, reason: str) -> int:
@@ -100,8 +99,9 @@ class FleetLedger:
 def _live(row: dict[bytes, bytes], now_ms: int) -> LiveWorker | None:
     """None for an entry that is no worker's. Fields that a newer version has added are passed over."""
     try:
-        fields = {name.decode(): value.decode() for name, value in row.items()}
+        fields: dict[str, Any] = {name.decode(): value.decode() for name, value in row.items()}
         beat_ms = int(fields["beat_ms"])
+        fields["residents"] = tuple(fields.get("residents", "").split())
         info = WorkerInfo.model_validate({name: fields[name] for name in WorkerInfo.model_fields if name in fields})
         return LiveWorker(info=info, last_beat_age_s=max(0, now_ms - beat_ms) / 1000)
     except (ValueError, KeyError, ArithmeticError):  # pydantic's and Unicode's errors are ValueErrors

@@ -12,6 +12,7 @@ from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_pref
 from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.codec import pack_for_lua
 from swarmkv.protocol.keys import lua_key_functions
+from swarmkv.protocol.statistics import lua_bounds
 
 # What a script shares with some others, beside what it shares with all.
 _SHARED = {
@@ -19,6 +20,8 @@ _SHARED = {
     "upload": ("accept",),
     "retry": ("accept", "park"),
     "rebuild": ("park",),
+    "pinned": ("needed",),
+    "inventory": ("needed",),
     "sweep": ("accept", "park"),
 }
 
@@ -31,7 +34,13 @@ def source(name: str) -> str:
         f"local ARQ = {{job = '{job_key_prefix}', in_progress = '{in_progress_key_prefix}', "
         f"retry = '{retry_key_prefix}'}}"
     )
-    parts = [lua_key_functions(), arq, f"local SCRIPT = '{name}'", "local a = cmsgpack.unpack(ARGV[1])"]
+    parts = [
+        lua_key_functions(),
+        lua_bounds(),
+        arq,
+        f"local SCRIPT = '{name}'",
+        "local a = cmsgpack.unpack(ARGV[1])",
+    ]
     parts += [(folder / f"{part}.lua").read_text("utf-8") for part in ("common", *_SHARED.get(name, ()), name)]
     return "\n".join(parts)
 
