@@ -1,10 +1,11 @@
-"""Everything that watchers show, read from Redis in a few round trips: one frozen value, the same for all of them."""
+"""Everything that watchers show, read from Redis in few round trips: one frozen value, the same for all."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 
 from swarmkv.protocol.ledger import BrokerState, Ledger, LiveWorker, QueueState
 from swarmkv.protocol.ledger.statistics import MINUTE_MS
@@ -190,8 +191,7 @@ def model_stats(model: str, now: Totals, past: Mapping[int, Totals], now_ms: int
     known[now_ms] = now
     times = sorted(known)
     minutes = tuple(
-        Minute(begin, (end - begin) / 1000, known[end] - known[begin])
-        for begin, end in zip(times, times[1:], strict=False)
+        Minute(begin, (end - begin) / 1000, known[end] - known[begin]) for begin, end in pairwise(times)
     )
     return ModelStats(model, now, now - known[times[0]], minutes)
 
