@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Stage = Literal["queue", "prefill", "restore", "ttft", "inter_token", "decode", "e2e"]
-"""queue: ready to job start. prefill, restore: the work itself. ttft: job start to the first token. inter_token: mean
-of a branch. decode: first token to the last. e2e: accepted (or put back) to done. All but prefill: of branches that
-ended as done."""
+"""queue: ready to job start. prefill, restore: the work itself. ttft: job start to the first token. inter_token:
+mean of a branch. decode: first token to the last. e2e: accepted (or put back) to done. All but prefill: of branches
+that ended as done."""
 
 Counter = Literal[
     "runs_submitted",

@@ -27,7 +27,7 @@ class StoreLedger:
     async def report(self, store: StoreInfo, *, ttl_ms: int) -> None:
         """Say what a store holds, in place of what was said before.
 
-        What Redis knows better is filled in there: documents, models and hits of a snapshot, and whether runs need it.
+        Redis fills in what it knows better: documents, models and hits of a snapshot, and whether runs need it.
         """
         listed = [snapshot.model_dump() for snapshot in store.snapshots[:MAX_LISTED]]
         about = store.model_copy(update={"snapshots": ()})
