@@ -120,9 +120,6 @@ class Totals:
         )
 
 
-NOTHING = Totals.read({})
-
-
 def bucket_field(stage: Stage, bound_ms: float) -> str:
     """The field that counts what took up to this bound; Lua spells numbers the same way."""
     return f"{stage}:le:{bound_ms}"
@@ -144,3 +141,6 @@ def _number(row: Mapping[bytes, bytes], field: str) -> int:
         return max(0, int(row.get(field.encode(), b"0")))
     except ValueError:
         return 0
+
+
+NOTHING = Totals.read({})
