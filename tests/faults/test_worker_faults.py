@@ -369,5 +369,5 @@ async def test_four_workers_post_each_of_a_thousand_results_once(
     for key in ("queue", "leases", "ready", "active", "arq"):
         left = [name async for name in client.scan_iter(f"*{key}*")]
         assert [name for name in left if not name.endswith(b"health-check")] == [], key
-    assert await client.hget(keys.STATS, "branches_done") == b"1000"  # type: ignore[misc]
+    assert await client.hget(keys.key("model_stats", alias="default"), "branches_done") == b"1000"  # type: ignore[misc]
     await client.aclose(close_connection_pool=True)

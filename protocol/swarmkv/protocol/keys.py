@@ -42,7 +42,6 @@ MODELS = "swarmkv:models"  # set of aliases that a worker ever announced
 ASKED = "swarmkv:asked"  # sorted set: alias by the last time that work was submitted for it
 STORES = "swarmkv:stores"  # sorted set: store id by the last report
 CONTROL = "swarmkv:control"  # pub/sub: cancellations, to all workers
-STATS = "swarmkv:stats"  # hash: counters since the database was made
 SWEPT = "swarmkv:swept"  # string: time of the last sweep
 NOTHING = "swarmkv:nothing"  # never there: deleting it is a write that a full Redis allows
 
@@ -70,7 +69,7 @@ def lua_key_functions() -> str:
         expression = re.sub(r"{(\w+)}", r"'..\1..'", template)
         lines.append(f"function K.{name}({', '.join(parts)}) return '{expression}' end")
     fixed = {"RUNS": RUNS, "ACTIVE": ACTIVE, "READY": READY, "LEASES": LEASES}
-    fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL, "STATS": STATS}
+    fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL}
     fixed |= {"SWEPT": SWEPT, "NOTHING": NOTHING, "OPEN": OPEN, "DEAD": DEAD}
     fixed |= {"DOCUMENTS": DOCUMENTS, "DOCUMENT_BYTES": DOCUMENT_BYTES, "ASKED": ASKED, "STORES": STORES}
     lines += [f"K.{name} = '{value}'" for name, value in fixed.items()]

@@ -71,14 +71,23 @@ local function trim_runs()
 end
 
 -- The prefix that a run asks for. Another model may stand behind the alias now: its workers would refuse the snapshot.
+-- Returns the prefix's state.
 local function renew_prefix(prefix, spec, alias)
   local key = K.prefix(prefix)
-  redis.call('HSET', key, 'spec', spec, 'model', alias)
+  redis.call('HSET', key, 'spec', spec, 'model', alias, 'document', a.document)
   local f = redis.call('HMGET', key, 'state', 'identity')
   local announced = redis.call('HGET', K.model(alias), 'identity')
   if f[1] == 'ready' and announced and announced ~= '' and f[2] ~= announced then
     redis.call('HSET', key, 'state', 'absent')
+    return 'absent'
   end
+  return f[1]
+end
+
+-- Counting begins with the first work that is submitted for a model.
+local function note_asked(alias)
+  redis.call('ZADD', K.ASKED, now, alias)
+  redis.pcall('HSETNX', K.model_stats(alias), 'since_ms', now)
 end
 
 -- A run whose branches were just queued, or wait, shows where its prefill stands.

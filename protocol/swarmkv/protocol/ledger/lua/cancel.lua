@@ -6,5 +6,5 @@ if not open then return {'unknown'} end
 if open == 0 then return {'finished'} end
 if #a.names == 0 then redis.call('HSET', K.run(a.run), 'is_cancelled', 1) end
 local ended = end_open_branches(a.run, 'cancelled', 'cancelled', nil, a.names)
-flush_events()
+flush()
 return {'cancelled', unpack(ended)}

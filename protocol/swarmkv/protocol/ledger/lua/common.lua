@@ -30,9 +30,36 @@ local function write_events(run, packed)
     redis.call('PEXPIRE', key, math.max(redis.call('PTTL', K.run(run)), 60000))
   end
 end
-local function flush_events()
+
+-- Counts are gathered, too (`statistics.py` names the fields), and written once per model and field. They come last and
+-- by pcall: whatever somebody else has put there must not cost the change that is counted.
+local STATS_LIFE_MS = 30 * 86400000
+local pending_counts = {}
+local function count(alias, field, number)
+  if not alias or number == 0 then return end
+  local fields = pending_counts[alias] or {}
+  pending_counts[alias] = fields
+  fields[field] = (fields[field] or 0) + (number or 1)
+end
+local function observe(alias, stage, ms)
+  ms = math.max(0, ms)
+  count(alias, stage .. ':count')
+  count(alias, stage .. ':sum_us', math.floor(ms * 1000 + 0.5))
+  for _, bound in ipairs(BOUNDS_MS) do
+    if ms <= bound then return count(alias, stage .. ':le:' .. bound) end
+  end
+end
+
+local function flush()
   for run, list in pairs(pending_events) do
     write_events(run, cmsgpack.pack(list))
+  end
+  for alias, fields in pairs(pending_counts) do
+    local key = K.model_stats(alias)
+    for field, number in pairs(fields) do
+      redis.pcall('HINCRBY', key, field, string.format('%d', math.min(number, 2 ^ 53)))
+    end
+    redis.pcall('PEXPIRE', key, STATS_LIFE_MS)
   end
 end
 
@@ -85,6 +112,7 @@ local function queue_branch(run, index, alias, offset)
   local key = K.branch(run, index)
   local is_new = redis.call('HGET', key, 'state') ~= 'waiting'
   local attempt = redis.call('HINCRBY', key, 'attempt', is_new and 1 or 0)
+  if is_new and attempt > 1 then count(alias, 'retries') end
   redis.call('HSET', key, 'state', 'queued', 'ready_ms', now, 'worker', '')
   enqueue('branch', alias, branch_job(run, index, attempt), 'branch', run .. ':' .. index, attempt,
     now + (offset or index) / 1000)
@@ -135,7 +163,7 @@ local function wait_or_queue(run, index, prefix, alias)
     queue_branch(run, index, alias)
     return 'ready'
   end
-  redis.call('HINCRBY', K.branch(run, index), 'attempt', 1)
+  if redis.call('HINCRBY', K.branch(run, index), 'attempt', 1) > 1 then count(alias, 'retries') end
   redis.call('HSET', K.branch(run, index), 'state', 'waiting', 'worker', '')
   redis.call('ZADD', K.waiters(prefix), now + index / 1000, branch_member(run, index))
   keep(K.waiters(prefix), redis.call('PTTL', K.run(run)))
@@ -143,6 +171,12 @@ local function wait_or_queue(run, index, prefix, alias)
     queue_prefill(prefix, run)
   end
   return 'waiting'
+end
+
+local models = {}
+local function model_of(run)
+  if models[run] == nil then models[run] = redis.call('HGET', K.run(run), 'model') end
+  return models[run]
 end
 
 local function finish_run(run)
@@ -155,6 +189,7 @@ local function finish_run(run)
   elseif tonumber(f[3]) == 0 then state = 'failed' end
   redis.call('HSET', key, 'state', state, 'finished_ms', now)
   redis.call('ZREM', K.ACTIVE, run)
+  count(model_of(run), 'runs_' .. state)
   event(run, {type = 'run_done', state = state, error = f[6] and cmsgpack.unpack(f[6]) or nil})
   for index = 0, tonumber(f[2]) - 1 do
     redis.call('PEXPIRE', K.branch(run, index), f[5])
@@ -172,6 +207,7 @@ local function close_branch(run, index, attempt, state, result, shown)
   redis.call('ZREM', K.OPEN, branch_member(run, index))
   redis.call('HINCRBY', K.run(run), state, 1)
   redis.call('HINCRBY', K.run(run), 'open', -1)
+  count(model_of(run), 'branches_' .. state)
   event(run, {type = 'branch_done', branch = redis.call('HGET', key, 'name'), attempt = attempt, state = state,
     result = shown})
   finish_run(run)

@@ -3,5 +3,5 @@
 if not prefill_is_held(a.prefix, a.generation, a.worker) then return 0 end
 release(prefill_job(a.prefix, a.generation))
 fail_prefix(a.prefix, a.error, fail_branch)
-flush_events()
+flush()
 return 1

@@ -4,5 +4,5 @@ local count = 0
 for _, job in ipairs(a.jobs) do
   if give_back(job, a.worker, a.reason, a.delay_ms) then count = count + 1 end
 end
-flush_events()
+flush()
 return count

@@ -7,5 +7,5 @@ for _, job in ipairs(redis.call('ZRANGE', K.LEASES, 0, -1)) do
 end
 redis.call('ZREM', K.WORKERS, a.worker)
 redis.call('DEL', K.worker(a.worker))
-flush_events()
+flush()
 return count

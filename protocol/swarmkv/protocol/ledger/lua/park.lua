@@ -28,5 +28,6 @@ local function park_branch(run, index, err)
   redis.call('PEXPIRE', K.dead(run, index), r[2])
   redis.call('ZADD', K.DEAD, now + r[2], branch_member(run, index))
   trim_dead()
+  count(r[1], 'dead')
   fail_branch(run, index, err)
 end

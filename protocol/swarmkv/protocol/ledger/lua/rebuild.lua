@@ -7,14 +7,14 @@ local f = redis.call('HMGET', prefix_key, 'state', 'generation')
 if f[1] == 'ready' and tonumber(f[2]) == a.generation then
   redis.call('HSET', prefix_key, 'state', 'absent')
 end
-local answer = 'failed'
+local answer, alias = 'failed', model_of(a.run)
+count(alias, 'rebuilds')
 if redis.call('HINCRBY', key, 'rebuilds', 1) > a.max_rebuilds then
   park_branch(a.run, a.index, a.error)
 else
-  local alias = redis.call('HGET', K.run(a.run), 'model')
   answer = wait_or_queue(a.run, a.index, a.prefix, alias)
   event(a.run, {type = 'branch_restarted', branch = redis.call('HGET', key, 'name'),
     attempt = a.attempt + 1, reason = a.error.message})
 end
-flush_events()
+flush()
 return answer

@@ -12,7 +12,12 @@ if a.decoded and redis.call('EXISTS', K.run(owner)) == 1 then
   redis.call('HINCRBY', K.run(owner), 'prefills_run', 1)
   redis.call('HINCRBYFLOAT', K.run(owner), 'prefill_ms', tostring(a.prefill_ms))
 end
-if a.decoded then redis.call('HINCRBY', K.STATS, 'prefills', 1) end
+if a.decoded then
+  local alias = redis.call('HGET', key, 'model')
+  count(alias, 'prefills')
+  count(alias, 'tokens_prefilled', a.tokens)
+  observe(alias, 'prefill', a.prefill_ms)
+end
 for _, run in ipairs(waiting_runs(a.prefix)) do
   copy_snapshot_facts(run, a.prefix)
   event(run, {type = 'prefill_done', tokens = a.tokens, prefill_ms = a.prefill_ms, reused = not a.decoded})
@@ -22,5 +27,5 @@ redis.call('DEL', K.waiters(a.prefix))
 for position, waiter in ipairs(list) do
   queue_branch(waiter.run, waiter.index, redis.call('HGET', K.run(waiter.run), 'model'), position)
 end
-flush_events()
+flush()
 return 1

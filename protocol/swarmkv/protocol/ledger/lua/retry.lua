@@ -36,6 +36,7 @@ if not is_open then
   redis.call('DEL', K.done(a.run))
   redis.call('ZADD', K.ACTIVE, deadline_ms, a.run)
 end
+note_asked(alias)
 renew_prefix(prefix, a.prefix_spec, alias)
 local life_ms = deadline_ms - now + ttl_ms
 keep_run(a.run, prefix, a.document, life_ms)
@@ -58,7 +59,7 @@ for _, branch in ipairs(chosen) do
 end
 if tonumber(redis.call('HGET', run_key, 'failed')) == 0 then redis.call('HDEL', run_key, 'error') end
 if state == 'ready' or not is_open then show_prefill(a.run, prefix, state) end
-flush_events()
+flush()
 local answer = {'retried'}
 for _, branch in ipairs(chosen) do answer[#answer + 1] = branch.name end
 return answer

@@ -20,7 +20,11 @@ redis.call('HSET', run_key, 'spec', a.spec, 'state', 'queued', 'name', a.name, '
 redis.call('ZADD', K.RUNS, now, a.run)
 redis.call('ZADD', K.ACTIVE, deadline_ms, a.run)
 trim_runs()
-renew_prefix(a.prefix, a.prefix_spec, a.model)
+note_asked(a.model)
+count(a.model, 'runs_submitted')
+local found = renew_prefix(a.prefix, a.prefix_spec, a.model)
+local is_hit = found == 'ready' or found == 'queued' or found == 'running'
+count(a.model, is_hit and 'snapshot_hits' or 'snapshot_misses')
 
 local state = 'waiting'
 for position, branch in ipairs(a.branches) do
@@ -34,5 +38,5 @@ end
 show_prefill(a.run, a.prefix, state)
 keep_run(a.run, a.prefix, a.document, life_ms)
 trim_documents()
-flush_events()
+flush()
 return {'accepted', state}

@@ -3,6 +3,8 @@
 -- a: max_solo_crashes, stale_ms, lease_ms
 local LIMIT = 200
 local FORGET_MS = 3600000
+local MAX_COPIED = 200 -- models: those that work was submitted for last
+local COPY_LIFE_MS = 65 * 60000
 local counts = {0, 0, 0}
 
 -- While Redis was away nobody could renew a lease. So after a time without sweeps every worker is first given the
@@ -23,7 +25,7 @@ local function recover_branch(run, index)
   local reason = 'its worker lost the lease'
   if redis.call('EXISTS', K.worker(f[1])) == 0 then
     reason = 'its worker died'
-    redis.call('HINCRBY', K.STATS, 'crashes', 1)
+    count(model_of(run), 'crashes')
     if f[2] == '1' and redis.call('HINCRBY', key, 'solo_crashes', 1) >= a.max_solo_crashes then
       park_branch(run, index, {code = 'crashes_worker',
         message = 'This branch was running alone when its worker died, ' .. a.max_solo_crashes .. ' times.',
@@ -38,8 +40,10 @@ end
 
 local function recover_prefill(prefix)
   local key = K.prefix(prefix)
-  local f = redis.call('HMGET', key, 'worker', 'owner')
-  if redis.call('EXISTS', K.worker(f[1])) == 0 and redis.call('HINCRBY', key, 'crashes', 1) > a.max_solo_crashes then
+  local f = redis.call('HMGET', key, 'worker', 'owner', 'model')
+  local is_dead = redis.call('EXISTS', K.worker(f[1])) == 0
+  if is_dead then count(f[3], 'crashes') end
+  if is_dead and redis.call('HINCRBY', key, 'crashes', 1) > a.max_solo_crashes then
     redis.call('HSET', key, 'crashes', 0)
     fail_prefix(prefix, {code = 'crashes_worker',
       message = 'The prefill of this document was running when its worker died, ' .. a.max_solo_crashes + 1 .. ' times.',
@@ -112,11 +116,23 @@ for _, job in ipairs(redis.call('ZRANGEBYSCORE', K.READY, '-inf', now - a.stale_
     end
   end
 end
+-- Once a minute the counts of each model are copied: what was counted in the last hour is then a difference, whoever
+-- watched meanwhile.
+if math.floor(swept / 60000) < math.floor(now / 60000) then
+  redis.call('ZREMRANGEBYSCORE', K.ASKED, '-inf', now - STATS_LIFE_MS)
+  local minute = string.format('%d', math.floor(now / 60000))
+  for _, alias in ipairs(redis.call('ZREVRANGE', K.ASKED, 0, MAX_COPIED - 1)) do
+    local copy = K.model_stats_minute(minute, alias)
+    redis.pcall('COPY', K.model_stats(alias), copy, 'REPLACE')
+    redis.pcall('PEXPIRE', copy, COPY_LIFE_MS)
+  end
+end
+
 -- What died without a word, or expired, leaves the indexes; the random ones are few, but each sweep takes some.
 trim_runs()
 trim_documents()
 trim_dead()
 redis.call('ZREMRANGEBYSCORE', K.OPEN, '-inf', now - FORGET_MS)
 redis.call('ZREMRANGEBYSCORE', K.WORKERS, '-inf', now - FORGET_MS)
-flush_events()
+flush()
 return counts

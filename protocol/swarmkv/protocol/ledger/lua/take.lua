@@ -83,5 +83,5 @@ for _, job in ipairs(candidates()) do
   if #taken == count then redis.call('DEL', ARQ.job .. job) end
   if alone and #taken > count then break end
 end
-flush_events()
+flush()
 return {now, taken, prefixes}
