@@ -21,6 +21,7 @@ from swarmkv.cli.dead import app as dead
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
+from swarmkv.cli.health import health
 from swarmkv.cli.model import app as model
 from swarmkv.cli.runs import cancel, results, retry, runs, show
 from swarmkv.cli.snapshots import app as snapshots
@@ -42,7 +43,7 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(up, enqueue, runs, show, results, cancel, retry),
-    *(worker, workers, doctor, tune, demo),
+    *(worker, workers, health, doctor, tune, demo),
 )
 for _command in _COMMANDS:
     app.command()(_command)

@@ -67,8 +67,23 @@ class FleetLedger:
 
     async def workers(self) -> list[LiveWorker]:
         """Workers with a live heartbeat, by id; entries of dead ones are dropped."""
+        return await self._live(await self._worker_ids())
+
+    async def workers_on(self, host: str) -> list[LiveWorker]:
+        """As `workers`, of one host alone; no entry of another host's worker is read."""
+        ids = [worker for worker in await self._worker_ids() if f"-{host}-".encode() in worker]
+        return [live for live in await self._live(ids) if live.info.host == host]
+
+    async def workers_named(self, ids: Sequence[str]) -> list[LiveWorker]:
+        """As `workers`, of these ids alone."""
+        return await self._live([worker.encode() for worker in ids])
+
+    async def _worker_ids(self) -> list[bytes]:
         with broker_errors():
-            ids: list[bytes] = await self._redis.zrange(keys.WORKERS, 0, -1)
+            return list(await self._redis.zrange(keys.WORKERS, 0, -1))
+
+    async def _live(self, ids: Sequence[bytes]) -> list[LiveWorker]:
+        with broker_errors():
             pipe = self._redis.pipeline(transaction=False)
             for worker in ids:
                 pipe.hgetall(keys.key("worker", worker=worker.decode(errors="replace")))
