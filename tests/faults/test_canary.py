@@ -257,7 +257,7 @@ def test_a_url_that_does_not_work_is_never_repeated_with_its_password(
     commands: list[tuple[str, ...]] = [("doctor",), ("doctor", "--json"), ("runs", "--json"), ("workers",), ("up",)]
     commands += [("enqueue", "-", "-p", "What?", "--json")]
     if changed != "nowhere":  # for which a worker waits
-        commands += [("worker", "all", "--verbose"), ("worker", "all", "--verbose", "--log-json")]
+        commands += [("worker", "all", "--verbose"), ("worker", "all", "--log-format", "json")]
     for command in commands:
         assert heard.command(there, *command, stdin=b"A document.").code != 0
     heard.files(home.directory)

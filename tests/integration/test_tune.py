@@ -51,7 +51,7 @@ def write_profile(home: Home, model: Path, **tuned: Any) -> None:
 @contextmanager
 def worker_log(home: Home, model: Path) -> Iterator[list[dict[str, Any]]]:
     """The log of a worker that is ready, while it runs."""
-    with home.started("worker", "all", "--model", str(model), "--log-json", "--verbose") as process:
+    with home.started("worker", "all", "--model", str(model), "--log-format", "json") as process:
         wait_until(lambda: home.stderr.count("worker_ready") == 2 or process.poll() is not None, timeout_s=60)
         yield [json.loads(line) for line in home.stderr.splitlines()]
 

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from swarmkv.cli.logs import JsonFormatter, LineFormatter, is_telling
+from swarmkv.cli.logs import JsonFormatter, LineFormatter, is_telling, json_line
 
 
 def record(level: int = logging.INFO, **extra: object) -> logging.LogRecord:
@@ -49,3 +49,10 @@ def test_only_warnings_and_the_life_of_the_worker_are_printed_by_default() -> No
     assert is_telling(record(logging.WARNING))
     assert is_telling(record(action="worker_ready"))
     assert not is_telling(record(action="snapshot_restored"))
+
+
+def test_a_line_of_a_program_becomes_json_that_names_it() -> None:
+    assert json.loads(json_line("branch-1", b'{"action": "x"}')) == {"action": "x", "program": "branch-1"}
+    for words in (b"Ready to accept connections", b"{not json", b"[1]"):
+        fields = json.loads(json_line("broker", words))
+        assert (fields["message"], fields["program"], fields["level"]) == (words.decode(), "broker", "info")

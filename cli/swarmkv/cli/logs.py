@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from swarmkv.cli.text import clean_line
+
+logger = logging.getLogger(__name__)
 
 _BUILT_IN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def set_up_logs(*, as_json: bool, verbose: bool) -> None:
-    """Send the records of this process to stderr; without `verbose`, warnings and the worker's own life."""
+    """Send the records of this process to stderr; as text without `verbose`, warnings and the worker's own life."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter())
-    if not verbose:
+    if not (verbose or as_json):
         handler.addFilter(is_telling)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("swarmkv").setLevel(logging.INFO)
@@ -45,7 +48,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z",
+            "time": _stamp(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -58,3 +61,31 @@ class JsonFormatter(logging.Formatter):
 def extras(record: logging.LogRecord) -> dict[str, Any]:
     """What the caller gave as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _BUILT_IN}
+
+
+class Say(Protocol):
+    """As `output.note`: a line about what goes on."""
+
+    def __call__(self, message: str, hint: str = "", *, style: str = "") -> None: ...
+
+
+def notes_as_records(message: str, hint: str = "", *, style: str = "") -> None:  # noqa: ARG001 - as `Say` is called
+    """A note as a record, for who reads the log of `up` by machine."""
+    told = {"hint": hint} if hint else {}
+    logger.info("%s", clean_line(message), extra={"action": "up_note", **told})
+
+
+def json_line(program: str, line: bytes) -> bytes:
+    """A line of a program as a line of JSON that names it: its own object, or its words as the message."""
+    text = line.decode(errors="replace")
+    fields: Any = None
+    if text.startswith("{"):
+        with contextlib.suppress(ValueError):
+            fields = json.loads(text)
+    if not isinstance(fields, dict):
+        fields = {"time": _stamp(time.time()), "level": "info", "message": text}
+    return json.dumps(fields | {"program": program}).encode()
+
+
+def _stamp(unix_s: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(unix_s)) + f".{int(unix_s % 1 * 1000):03d}Z"

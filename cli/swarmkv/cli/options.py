@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,17 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+class LogFormat(StrEnum):
+    """How a process that stays logs."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+LogFormatOption = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", help="json: one line for each change of state. [default: SWARMKV_LOG_FORMAT]"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 RunId = Annotated[str, typer.Argument(metavar="RUN", help="The id that `enqueue` printed; see `swarmkv runs`.")]
 LoadedModels = Annotated[

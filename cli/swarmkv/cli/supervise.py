@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from swarmkv.cli.interrupt import end
+from swarmkv.cli.logs import json_line
 from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import SwarmkvError
 
@@ -67,19 +68,19 @@ class Program:
 
 
 class LogFile:
-    """Lines of all programs in one file, each behind its time and program.
+    """Lines of all programs in one file, each behind its time and program; or JSON lines that name the program.
 
     Kept under twice _MAX_LOG_BYTES. What a full disk does not take is lost: the programs matter more.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, as_json: bool = False) -> None:
         self.path = path
+        self._shaped = json_line if as_json else _text_line
         self._file = self._open()
 
     def write(self, name: str, line: bytes) -> None:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         with contextlib.suppress(OSError):
-            self._file.write(f"{stamp} {name} | ".encode() + line + b"\n")
+            self._file.write(self._shaped(name, line) + b"\n")
             if self._file.tell() > _MAX_LOG_BYTES:
                 self._rotate()
 
@@ -97,14 +98,18 @@ class LogFile:
         return file
 
 
+def _text_line(name: str, line: bytes) -> bytes:
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S')} {name} | ".encode() + line
+
+
 class Supervisor:
     """Keeps programs running inside an `async with` block, which ends with all of them gone.
 
     `notice` is told in a sentence what happens to a program that was not asked to end.
     """
 
-    def __init__(self, log: Path, notice: Callable[[str], None]) -> None:
-        self._log = LogFile(log)
+    def __init__(self, log: Path, notice: Callable[[str], None], *, log_as_json: bool = False) -> None:
+        self._log = LogFile(log, as_json=log_as_json)
         self._notice = notice
         self._kept: list[_Kept] = []
 

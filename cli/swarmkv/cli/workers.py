@@ -12,7 +12,7 @@ from swarmkv.cli import exits, output, render
 from swarmkv.cli.client import open_producer, worker_rows
 from swarmkv.cli.logs import set_up_logs
 from swarmkv.cli.models import DEMO, parse_model
-from swarmkv.cli.options import Json, LoadedModel
+from swarmkv.cli.options import Json, LoadedModel, LogFormatOption
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import load_settings
@@ -31,15 +31,15 @@ def worker(
     model: LoadedModel = DEMO,
     slots: Annotated[int | None, typer.Option(help="Branches decoded at the same time.")] = None,
     threads: Annotated[int | None, typer.Option(help="0: all physical cores.")] = None,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log JSON lines.")] = False,
+    log_format: LogFormatOption = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log every job.")] = False,
 ) -> None:
     """Run a worker until Ctrl-C or SIGTERM.
 
     What it cannot finish within its grace time, it hands back.
     """
-    set_up_logs(as_json=log_json, verbose=verbose)
-    settings = load_settings(slots=slots, threads=threads)
+    settings = load_settings(slots=slots, threads=threads, log_format=log_format)
+    set_up_logs(as_json=settings.log_format == "json", verbose=verbose)
     settings = settings.model_copy(update={"redis_url": redis_url(settings)})
     choice = parse_model(model)
     run_worker = _import_run_worker()

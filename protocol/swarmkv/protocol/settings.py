@@ -84,6 +84,11 @@ class Settings(BaseSettings):
     )
     max_events: Annotated[int, Field(ge=100)] = _field(20_000, "entries kept of a run's stream of events")
 
+    # Logs
+    log_format: Literal["text", "json"] = _field(
+        "text", "json: a line of JSON for each change of state, for worker, up and monitor"
+    )
+
     # Times
     deadline_s: Seconds = _field(86_400.0, "a run ends by then")
     result_ttl_s: Seconds = _field(7 * 86_400.0, "results are kept so long")

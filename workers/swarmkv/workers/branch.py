@@ -34,6 +34,7 @@ from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import Snapshot, SnapshotStore
 from swarmkv.workers.bridge import Ending, EngineBridge, Progress
 from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobCancelled, JobFailed
+from swarmkv.workers.journal import Journal
 from swarmkv.workers.leased import LeasedWorker
 from swarmkv.workers.muster import Muster
 from swarmkv.workers.opened import OpenSnapshots, discard
@@ -66,6 +67,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         self._snapshots = OpenSnapshots(store, keep=settings.residents)
         self._outbox = Outbox(ledger, info.id, flush_s=settings.flush_s)
         self._muster = Muster(engine)
+        self._journal = Journal(info.id)
 
     async def _take(self, limit: int) -> list[TakenBranch]:
         taken = await self.ledger.jobs.take_branches(
@@ -108,6 +110,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             self._snapshots.close()
 
     async def _execute(self, taken: TakenBranch) -> None:
+        self._journal.branch_taken(taken)
         try:
             await self._run(taken)
         except SnapshotError as exc:
@@ -132,7 +135,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             job = await asyncio.to_thread(self._admit, taken, snapshot)
             if job is None or taken.job_id in self.abandoned:
                 return
-            ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken))
+            ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken, start_s))
             load_ms = (time.monotonic() - start_s) * 1000
             self._muster.arrive(job)
             try:
@@ -177,9 +180,10 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             return sampling
         return sampling.model_copy(update={"stop": self._engine.default_stop(taken.prefix.template)})
 
-    def _progressed(self, taken: TakenBranch, event: Progress) -> None:
+    def _progressed(self, taken: TakenBranch, start_s: float, event: Progress) -> None:
         assert isinstance(event, BranchProgressed)
-        self._outbox.text(taken, event.text)
+        if self._outbox.text(taken, event.text):
+            self._journal.branch_first_token(taken, (time.monotonic() - start_s) * 1000)
 
     def _classify(
         self, taken: TakenBranch, event: Ending, prefix_tokens: int, prompt_tokens: int, load_ms: float
@@ -215,7 +219,9 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         except BrokerError as exc:  # the job's lease will run out
             logger.warning("branch %s is not recorded: %s", taken.job_id, exc, extra={"action": "broker_refused"})
             return
-        if not is_written:
+        if is_written:
+            self._journal.branch_ended(outcome)
+        else:
             logger.info("a newer attempt has branch %s", taken.job_id, extra={"action": "result_refused"})
 
     async def _rebuild(self, taken: TakenBranch, error: SnapshotError) -> None:

@@ -50,11 +50,13 @@ class Outbox:
         self._something = asyncio.Event()
         self._urgent = asyncio.Event()
 
-    def text(self, branch: TakenBranch, piece: str) -> None:
-        """Add text of a branch; it is written with the next flush."""
+    def text(self, branch: TakenBranch, piece: str) -> bool:
+        """Add text of a branch; it is written with the next flush. Returns whether it is the attempt's first."""
+        is_first = branch.job_id not in self._spoken
         spoken = self._spoken.setdefault(branch.job_id, _Spoken(branch))
         spoken.pieces.append(piece)
         self._something.set()
+        return is_first
 
     async def finish(self, outcome: Outcome) -> bool:
         """Write a branch's ending behind its text; False if the attempt had lost its branch.

@@ -40,6 +40,7 @@ from swarmkv.workers.engine.jobs import (
     PrefillProgressed,
     Tokens,
 )
+from swarmkv.workers.journal import Journal
 from swarmkv.workers.leased import LeasedWorker
 from swarmkv.workers.opened import discard
 
@@ -80,6 +81,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         self._engine = engine
         self._bridge = bridge
         self._store = store
+        self._journal = Journal(info.id)
         self._warned: set[str] = set()  # runs that were told that they wait for room
         self._known_pins: frozenset[str] = frozenset()
         self._short_of: dict[str, int] = {}  # bytes that found no room, by snapshot
@@ -191,19 +193,16 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         finally:
             export.discard()
         await self._forget_evicted(before)
-        logger.info(
-            "prefilled %d tokens in %.0f ms",
-            len(plan.tokens),
-            event.prefill_ms,
-            extra={"action": "prefilled", "snapshot": meta.key, "export_ms": event.export_ms},
-        )
-        return self._info(meta)
+        info = self._info(meta)
+        self._journal.prefill_done(taken, info, event.export_ms)
+        return info
 
     async def _through_engine(self, taken: TakenPrefill, plan: _Plan, export: _Export) -> PrefillExported | None:
         """None when the job was cancelled. Raises what failed it."""
         if taken.job_id in self.abandoned:
             return None
         ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken, len(plan.tokens)))
+        self._journal.prefill_started(taken, len(plan.tokens))
         self._engine.prefill(PrefillJob(taken.job_id, plan.tokens, export.reserve))
         event = await ending
         if isinstance(event, JobFailed):
@@ -259,7 +258,9 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
     async def _record(self, taken: TakenPrefill, info: SnapshotInfo, *, decoded: bool) -> None:
         register, ttl_ms = self.ledger.jobs.register, self.settings.result_ttl_ms
         held = await self._patiently(lambda: register(self.info.id, taken, info, decoded=decoded, ttl_ms=ttl_ms))
-        if not held:
+        if held:
+            self._journal.snapshot_registered(taken, info, decoded=decoded)
+        else:
             logger.info("prefill %s was no longer ours", taken.prefix_id, extra={"action": "lease_lost"})
 
     async def _no_room(self, taken: TakenPrefill, exc: StoreFull) -> None:
@@ -284,7 +285,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         )
 
     async def _fail(self, taken: TakenPrefill, error: SwarmkvError) -> None:
-        logger.warning("prefill failed: %s", error, extra={"action": "prefill_failed"})
+        self._journal.prefill_failed(taken, error)
         await self._guarded(lambda: self.ledger.jobs.fail_prefill(self.info.id, taken, error))
 
     # -- progress
