@@ -36,10 +36,14 @@ class Ledger:
     """One ledger over one Redis client; the client stays the caller's to close."""
 
     def __init__(self, redis: ArqRedis, *, max_events: int) -> None:
-        scripts = Scripts(redis, max_events=max_events)
+        scripts = self._scripts = Scripts(redis, max_events=max_events)
         self.runs = RunLedger(redis, scripts)
         self.jobs = JobLedger(redis, scripts)
         self.fleet = FleetLedger(redis, scripts)
         self.recovery = RecoveryLedger(redis, scripts)
         self.statistics = StatisticsLedger(redis)
         self.stores = StoreLedger(redis, scripts)
+
+    async def check(self) -> None:
+        """Raise BrokerError unless Redis answers and takes the scripts; BrokerForbidden if it only lets us read."""
+        await self._scripts.check()

@@ -27,6 +27,15 @@ _SHARED = {
 
 
 @cache
+def names() -> tuple[str, ...]:
+    """Every script that can be run, those parts aside that others share."""
+    parts = {"common", *(part for shared in _SHARED.values() for part in shared)}
+    folder = files("swarmkv.protocol.ledger") / "lua"
+    found = {item.name.removesuffix(".lua") for item in folder.iterdir() if item.name.endswith(".lua")}
+    return tuple(sorted(found - parts))
+
+
+@cache
 def source(name: str) -> str:
     """Whole Lua text of the script called `name`: key functions, shared parts, then its own."""
     folder = files("swarmkv.protocol.ledger") / "lua"
@@ -52,6 +61,20 @@ class Scripts:
         self._redis = redis
         self._max_events = max_events
         self._registered: dict[str, Any] = {}
+        self._all_loaded = False
+
+    async def check(self) -> None:
+        """Raise BrokerError unless Redis answers and takes every script; sent until that worked once."""
+        redis: Any = self._redis
+        with broker_errors():
+            await redis.ping()
+            if self._all_loaded:
+                return
+            pipe = redis.pipeline(transaction=False)
+            for name in names():
+                pipe.script_load(source(name))
+            await pipe.execute()
+        self._all_loaded = True
 
     async def run(self, name: str, /, *payload: bytes, **arguments: Any) -> Any:
         """The script's answer; `payload` reaches it as it is, behind the arguments. Raises BrokerError."""
