@@ -10,7 +10,7 @@ from rich.console import Console
 from swarmkv.cli import render
 from swarmkv.cli.live import branch_line, event_line, render_frame
 from swarmkv.cli.savings import Savings
-from swarmkv.cli.view import BranchView, RunView
+from swarmkv.producer.view import BranchView, RunView
 from swarmkv.protocol.events import BranchRestarted, PrefillDone, PrefillProgress, RunWarning
 from swarmkv.protocol.messages import (
     BranchReport,

@@ -19,8 +19,8 @@ from rich.text import Text
 from swarmkv.cli import output
 from swarmkv.cli.render import milliseconds, seconds
 from swarmkv.cli.text import clean_line, tail
-from swarmkv.cli.view import BranchView, RunView
 from swarmkv.producer import RunHandle
+from swarmkv.producer.view import BranchView, RunView
 from swarmkv.protocol.events import (
     BranchDone,
     BranchRestarted,

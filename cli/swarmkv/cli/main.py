@@ -25,6 +25,7 @@ from swarmkv.cli.health import health
 from swarmkv.cli.model import app as model
 from swarmkv.cli.runs import cancel, results, retry, runs, show
 from swarmkv.cli.snapshots import app as snapshots
+from swarmkv.cli.top import top
 from swarmkv.cli.tune import tune
 from swarmkv.cli.up import up
 from swarmkv.cli.workers import worker, workers
@@ -43,7 +44,7 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(up, enqueue, runs, show, results, cancel, retry),
-    *(worker, workers, health, doctor, tune, demo),
+    *(worker, workers, top, health, doctor, tune, demo),
 )
 for _command in _COMMANDS:
     app.command()(_command)

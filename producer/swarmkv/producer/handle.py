@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from swarmkv.producer.progress import Progress
 from swarmkv.producer.validate import checked_deadline_ms
 from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import BrokerError, BrokerForbidden, InvalidBranch, RunNotFinished, RunNotFound
@@ -37,6 +38,14 @@ class RunHandle:
         """The run as it is now, finished or not. Raises RunNotFound, BrokerError."""
         await self._mend()
         return await self._ledger.runs.report(self.id)
+
+    async def so_far(self) -> RunReport:
+        """As `report`, with what running branches have said until now as their text.
+
+        Raises RunNotFound, ProtocolError, BrokerError.
+        """
+        report = await self.report()
+        return await Progress(self._ledger, report).catch_up(report)
 
     async def results(self, timeout_s: float | None = None) -> RunReport:
         """Wait for the run's end and return its report: branches by name, in order of submission.

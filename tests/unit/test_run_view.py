@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmkv.cli.view import BranchView, RunView
+from swarmkv.producer.view import BranchView, RunView
 from swarmkv.protocol.events import (
     BranchDone,
     BranchRestarted,

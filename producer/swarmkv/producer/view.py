@@ -19,7 +19,7 @@ from swarmkv.protocol.events import (
 )
 from swarmkv.protocol.messages import BranchResult, BranchState, RunReport, RunState
 
-_KEPT_CHARS = 2_000  # of a streaming answer: more than a terminal's line
+KEPT_CHARS = 2_000  # of a streaming answer: more than a terminal's line
 
 
 @dataclass(slots=True)
@@ -47,22 +47,24 @@ class PrefillView:
 
 @dataclass(slots=True)
 class RunView:
-    """A run; branches in the order of submission."""
+    """A run; branches in the order of submission. Of each text the last `kept_chars` are held; None: all."""
 
     run_id: str
     name: str
     branches: dict[str, BranchView]
+    kept_chars: int | None = KEPT_CHARS
     state: RunState = "queued"
     prefill: PrefillView = field(default_factory=PrefillView)
     warnings: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, report: RunReport) -> RunView:
+    def of(cls, report: RunReport, *, kept_chars: int | None = KEPT_CHARS) -> RunView:
         """The picture before any event: only names are taken, for the events tell everything else again."""
         return cls(
             run_id=report.run_id,
             name=report.name,
             branches={branch.name: BranchView(branch.name) for branch in report.branches},
+            kept_chars=kept_chars,
         )
 
     @property
@@ -72,6 +74,9 @@ class RunView:
     def apply(self, event: Event) -> None:
         """Change the picture by what happened."""
         _APPLY[type(event)](self, event)
+
+    def _kept(self, text: str) -> str:
+        return text if self.kept_chars is None else text[-self.kept_chars :]
 
     def _branch(self, name: str) -> BranchView:
         return self.branches.setdefault(name, BranchView(name))
@@ -98,7 +103,7 @@ def _branch_text(view: RunView, event: BranchText) -> None:
         branch.state = "running"
         # A piece that was written twice, after a lost connection, is taken once.
         fresh = event.text[max(0, branch.num_chars - event.offset) :]
-        branch.text = (branch.text + fresh)[-_KEPT_CHARS:]
+        branch.text = view._kept(branch.text + fresh)
         branch.num_chars = max(branch.num_chars, event.offset + len(event.text))
 
 
@@ -115,7 +120,7 @@ def _begin(branch: BranchView, state: BranchState, attempt: int) -> None:
 def _branch_done(view: RunView, event: BranchDone) -> None:
     branch = view._branch(event.branch)
     branch.state, branch.attempt, branch.result = event.state, event.attempt, event.result
-    branch.text = event.result.text[-_KEPT_CHARS:]
+    branch.text = view._kept(event.result.text)
 
 
 def _warning(view: RunView, event: RunWarning) -> None:

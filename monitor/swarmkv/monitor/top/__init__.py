@@ -1,0 +1,1 @@
+"""`swarmkv top`: queues, workers, runs and snapshots in a terminal, live."""

@@ -1,0 +1,92 @@
+"""Readings made up for the screen of `top`, and frames as plain lines."""
+
+from __future__ import annotations
+
+import random
+
+from swarmkv.monitor.top.frame import Surroundings, draw
+from swarmkv.monitor.top.reading import QueueRow, Reading, RunRow, SnapshotRow, Totals, WorkerRow
+from swarmkv.monitor.top.view import View
+
+TAKEN_MS = 1_790_000_000_000
+NAMES = (
+    "patent-7,302,114.pdf",
+    "licence agreement",
+    "TL-4 specification",
+    "契約書レビュー",
+    "Prüfbericht 🧪 émigré",
+    "x" * 120,
+)
+
+
+def made_up(num_runs: int = 1_000) -> Reading:
+    """A busy installation; the same at every call."""
+    draw_of = random.Random(7)
+    states = ("running", "queued", "prefilling", "done", "done", "completed_with_errors", "failed", "cancelled")
+    runs = []
+    for number in range(num_runs):
+        state = states[number % len(states)]
+        branches = draw_of.choice((1, 8, 50, 1_000))
+        still_open = draw_of.randint(1, branches) if state in states[:3] else 0
+        name = f"{NAMES[number % len(NAMES)]} {number}"
+        runs.append(RunRow(f"{number:012x}", name, state, "default", branches, still_open, 2.5 * (number + 1)))
+    workers = tuple(
+        WorkerRow(
+            id=f"{role}-{number}",
+            role=role,
+            model="default",
+            state="paused" if number == 2 else "running",
+            host="atlas",
+            pid=4_000 + number,
+            slots=16 if role == "branch" else 0,
+            slots_used=11 if role == "branch" else 1,
+            cells=16_384,
+            cells_used=9_120,
+            residents=2,
+            tokens_per_s=104.2 if role == "branch" else None,
+            rss_bytes=412 << 20,
+            age_s=7_400.0,
+            beat_age_s=0.8,
+            device="CPU",
+            version="0.1.0",
+        )
+        for role, number in (("prefill", 1), ("branch", 1), ("branch", 2))
+    )
+    snapshots = tuple(
+        SnapshotRow(
+            f"{number:032x}",
+            "default",
+            f"{number:016x}",
+            3_568,
+            18_700_000,
+            600.0,
+            4.0 * number,
+            24,
+            number == 1,
+            2,
+        )
+        for number in range(12)
+    )
+    return Reading(
+        taken_ms=TAKEN_MS,
+        totals=Totals(312.4, 24_976, 53_500.0, 0.875, 1_300_000_000, 4_294_967_296, 3),
+        alerts=(
+            "No prefill worker for model 'llama' is alive: 12 branches wait.",
+            "The oldest job of branch default waits for 4 min.",
+        ),
+        queues=(
+            QueueRow("prefill", "default", 0, 1),
+            QueueRow("branch", "default", 112, 22, 4.2),
+            QueueRow("prefill", "llama", 12, 0, 240.0),
+            QueueRow("branch", "llama", 0, 0),
+        ),
+        workers=workers,
+        runs=tuple(runs),
+        num_runs=num_runs,
+        snapshots=snapshots,
+    )
+
+
+def frame(view: View, columns: int, lines: int, **around: object) -> list[str]:
+    """What stands on a terminal of this size."""
+    return [line.plain for line in draw(view, Surroundings(columns, lines, "unix:///run/broker.sock", **around))]  # type: ignore[arg-type]
