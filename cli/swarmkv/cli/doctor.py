@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -13,8 +12,8 @@ from rich.text import Text
 
 from swarmkv.cli import checks, exits, output, render
 from swarmkv.cli.checks import Finding
-from swarmkv.cli.models import DEMO, parse_model
-from swarmkv.cli.options import Json
+from swarmkv.cli.models import parse_model
+from swarmkv.cli.options import Json, ServedModel
 from swarmkv.cli.text import clean_line
 from swarmkv.protocol.settings import load_settings
 
@@ -22,13 +21,13 @@ _SIGNS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "problem": ("✗",
 
 
 def doctor(
-    model: Annotated[str, typer.Option(metavar="REF", help="The model to look at.")] = DEMO,
+    model: ServedModel = None,
     as_json: Json = False,
 ) -> None:
     """Check this host and its Redis; exit code 1 on a problem."""
     settings = load_settings()
     findings = [finding for check in checks.LOCAL_CHECKS for finding in check()]
-    findings += checks.check_model(parse_model(model).ref)
+    findings += checks.check_model(parse_model(model or settings.model).ref)
     findings += checks.check_store(settings)
     findings += asyncio.run(checks.check_redis(settings))
     if as_json:

@@ -37,12 +37,20 @@ LoadedModels = Annotated[
     typer.Option(
         "--model",
         metavar="[ALIAS=]REF",
-        help="A GGUF file, hf://owner/repo/file.gguf, or demo; may be given once per alias.",
+        help="A GGUF file, hf://owner/repo/file.gguf, or demo; once per alias. [default: SWARMKV_MODEL]",
     ),
 ]
 LoadedModel = Annotated[
     str,
     typer.Option("--model", metavar="[ALIAS=]REF", help="A GGUF file, hf://owner/repo/file.gguf, or demo."),
+]
+ServedModel = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="[ALIAS=]REF",
+        help="A GGUF file, hf://owner/repo/file.gguf, or demo. [default: SWARMKV_MODEL]",
+    ),
 ]
 
 # What is enqueued.

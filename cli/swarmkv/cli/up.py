@@ -17,7 +17,7 @@ from swarmkv.cli import broker, exits, output
 from swarmkv.cli.fleet import WorkerPlan, wait_ready
 from swarmkv.cli.interrupt import Interrupted, run_interruptible
 from swarmkv.cli.logs import Say, notes_as_records, set_up_logs
-from swarmkv.cli.models import DEMO, ModelChoice, parse_models
+from swarmkv.cli.models import ModelChoice, parse_models
 from swarmkv.cli.options import LoadedModels, LogFormatOption
 from swarmkv.cli.supervise import Supervisor
 from swarmkv.producer import Producer
@@ -62,7 +62,8 @@ def up(
     With SWARMKV_REDIS_URL set, that Redis is used and no broker is run.
     """
     settings = load_settings(slots=slots, log_format=log_format)
-    choices = tuple(ModelChoice(c.alias, str(resolve_model(c.ref))) for c in parse_models(model or [DEMO]))
+    models = parse_models(model or [settings.model])
+    choices = tuple(ModelChoice(c.alias, str(resolve_model(c.ref))) for c in models)
     counts = (0, 0, 1) if one_process else (prefill_workers, branch_workers, 0)
     if not any(counts):
         raise ConfigError("No workers are asked for.", hint="Raise --prefill-workers or --branch-workers.")

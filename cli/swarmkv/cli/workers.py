@@ -11,8 +11,8 @@ import typer
 from swarmkv.cli import exits, output, render
 from swarmkv.cli.client import open_producer, worker_rows
 from swarmkv.cli.logs import set_up_logs
-from swarmkv.cli.models import DEMO, parse_model
-from swarmkv.cli.options import Json, LoadedModel, LogFormatOption
+from swarmkv.cli.models import parse_model
+from swarmkv.cli.options import Json, LogFormatOption, ServedModel
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import load_settings
@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 def worker(
     role: Annotated[Role, typer.Argument(help="What it does; all: both, on one loaded model.")],
-    model: LoadedModel = DEMO,
+    model: ServedModel = None,
     slots: Annotated[int | None, typer.Option(help="Branches decoded at the same time.")] = None,
     threads: Annotated[int | None, typer.Option(help="0: all physical cores.")] = None,
     log_format: LogFormatOption = None,
@@ -41,7 +41,7 @@ def worker(
     settings = load_settings(slots=slots, threads=threads, log_format=log_format)
     set_up_logs(as_json=settings.log_format == "json", verbose=verbose)
     settings = settings.model_copy(update={"redis_url": redis_url(settings)})
-    choice = parse_model(model)
+    choice = parse_model(model or settings.model)
     run_worker = _import_run_worker()
     raise typer.Exit(run_worker(role.value, choice.alias, choice.ref, settings))
 

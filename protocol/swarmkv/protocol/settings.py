@@ -47,6 +47,7 @@ class Settings(BaseSettings):
     store_budget_bytes: Annotated[int, Field(ge=MIB)] = _field(4096 * MIB, "most bytes of snapshots")
 
     # Engine
+    model: str = _field("demo", "the model of workers: [ALIAS=]REF, as --model has it")
     n_ctx: Annotated[int, Field(ge=64, le=16_777_216)] = _field(
         16_384, "KV cells: resident documents, and each slot's prompt and answer"
     )

