@@ -73,6 +73,9 @@ lock:  ## write the hashed requirement files anew (needs uv)
 	@uv pip compile pyproject.toml --extra worker --extra embedded --extra demo --extra bench --extra hf --extra monitor --extra otel --group dev \
 		--generate-hashes --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command "make lock" -q -o requirements/dev.txt
+	@uv pip compile pyproject.toml --extra worker --extra hf --extra monitor --extra otel -c requirements/dev.txt \
+		--generate-hashes --universal --python-version 3.11 --no-annotate \
+		--custom-compile-command "make lock" -q -o requirements/image.txt
 	@uv pip compile --group pyproject.toml:audit --generate-hashes --universal --python-version 3.11 --no-annotate \
 		--custom-compile-command "make lock" -q -o requirements/audit.txt
 
