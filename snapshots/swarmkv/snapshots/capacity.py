@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 UNLIMITED = (1 << 63) - 1
+_OWN_FILES_BYTES = (
+    64 * 1024
+)  # of the store, beside snapshots: its lock and its token; a volume is as large as the budget
 _CGROUPS = Path("/sys/fs/cgroup")
 _TMPFS_TYPES = frozenset({"tmpfs", "ramfs"})
 
@@ -37,7 +40,7 @@ def budget_problem(path: Path, budget_bytes: int, used_bytes: int) -> str | None
     """Why the store at `path` cannot grow to its budget, and what to do; None when it can."""
     capacity = Capacity.of(path)
     reachable = min(capacity.total_bytes, capacity.free_bytes + used_bytes)
-    if reachable < budget_bytes:
+    if reachable + _OWN_FILES_BYTES < budget_bytes:
         return (
             f"The store at {path} needs {format_bytes(budget_bytes)}, its file system has "
             f"{format_bytes(reachable)} for it. Give it more room (in Docker: --shm-size, or shm_size "
@@ -51,6 +54,23 @@ def budget_problem(path: Path, budget_bytes: int, used_bytes: int) -> str | None
             "SWARMKV_STORE_BUDGET_BYTES."
         )
     return None
+
+
+def context_problem(path: Path, budget_bytes: int, needed_bytes: int, tokens: int) -> str | None:
+    """Why the store at `path` can never hold the snapshot of a whole context, and what to do; None when it can."""
+    limits = {
+        "SWARMKV_STORE_BUDGET_BYTES allows": budget_bytes,
+        "its file system has": Capacity.of(path).total_bytes,
+        "this container is limited to": memory_limit_bytes() if _is_in_memory(path) else UNLIMITED,
+    }
+    reason, limit_bytes = min(limits.items(), key=lambda limit: limit[1])
+    if needed_bytes <= limit_bytes:
+        return None
+    return (
+        f"A document that fills the context of {tokens:,} tokens makes a snapshot of {format_bytes(needed_bytes)}; "
+        f"for the store at {path} {reason} {format_bytes(limit_bytes)}. Raise that (docker-compose.yml makes the "
+        "volume as large as SWARMKV_STORE_BUDGET_BYTES; PREFILL_MEMORY must hold it, too), or lower SWARMKV_N_CTX."
+    )
 
 
 def memory_limit_bytes(membership: Path = Path("/proc/self/cgroup"), cgroups: Path = _CGROUPS) -> int:

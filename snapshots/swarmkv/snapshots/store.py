@@ -21,7 +21,7 @@ from swarmkv.protocol.errors import (
     SnapshotMissing,
     StoreFull,
 )
-from swarmkv.snapshots.capacity import Capacity, budget_problem, format_bytes
+from swarmkv.snapshots.capacity import Capacity, budget_problem, context_problem, format_bytes
 from swarmkv.snapshots.directory import (
     SUFFIX,
     StoredFile,
@@ -191,6 +191,10 @@ class SnapshotStore:
     def problem(self) -> str | None:
         """Why the store cannot grow to its budget, and what to do about it; None when it can."""
         return budget_problem(self.path, self.budget_bytes, self.used_bytes())
+
+    def context_problem(self, needed_bytes: int, tokens: int) -> str | None:
+        """Why no snapshot of that size, of a context of `tokens`, can ever be here; None when one can."""
+        return context_problem(self.path, self.budget_bytes, needed_bytes, tokens)
 
     def handshake(self) -> str:
         """A token that only processes which see this very directory can confirm by `sees`."""

@@ -29,6 +29,7 @@ from swarmkv.workers.leased import end_all, new_worker_id
 from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
+from swarmkv.workers.shared_store import warn_of_size
 from swarmkv.workers.tuning import with_tuning
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,6 @@ def run_worker(role: WorkerRole, alias: str, model: str, settings: Settings) -> 
 async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -> int:
     path = Path("null") if settings.null_engine else await asyncio.to_thread(resolve_model, model)
     store = SnapshotStore(settings.store_dir, settings.store_budget_bytes)
-    if problem := store.problem():
-        logger.warning("%s", problem, extra={"action": "store_problem"})
     redis = connect(settings.redis_url, timeout_s=settings.redis_timeout_s)
     ledger = Ledger(redis, max_events=settings.max_events)
     bridge = EngineBridge(asyncio.get_running_loop())
@@ -62,6 +61,7 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -
         config = engine_config(role, path, settings)
         engine = await asyncio.to_thread(open_engine, config, settings, bridge.emit)
         info = engine.info
+        warn_of_size(store, info)
         await ledger.fleet.announce(alias, identity=info.identity, fingerprint=info.fingerprint)
         roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
         workers = [_worker(item, alias, redis, ledger, settings, engine, bridge, store) for item in roles]

@@ -150,6 +150,7 @@ class EngineInfo:
     n_ctx: int  # the real one, as llama.cpp rounded it
     n_ctx_train: int
     kv_bytes_per_token: int
+    full_snapshot_bytes: int  # about: of a document that fills the context
 
 
 class Engine(Protocol):

@@ -54,6 +54,7 @@ class NullEngine:
             n_ctx=config.n_ctx,
             n_ctx_train=config.n_ctx,
             kv_bytes_per_token=1,
+            full_snapshot_bytes=STATE_BYTES,
         )
         self._thread = threading.Thread(target=self._run, name="swarmkv-null-engine", daemon=True)
         self._thread.start()

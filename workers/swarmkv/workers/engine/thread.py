@@ -241,6 +241,10 @@ def _describe(model: Model, context: Context, config: EngineConfig) -> EngineInf
         *(model.path, cpu_features()),
         extra={"action": "model_loaded", "n_ctx": context.n_ctx, "fingerprint": model.fingerprint},
     )
+    per_token = context.measure_bytes_per_token()
+    keeps_window = bool(model.window) and not config.swa_full
+    in_window = context.measure_bytes_per_token(context.window_export_size) if keeps_window else 0
+    longest = min(context.n_ctx, model.n_ctx_train)
     return EngineInfo(
         identity=digest_fields("kv_layout", **layout),
         fingerprint=model.fingerprint,
@@ -248,5 +252,6 @@ def _describe(model: Model, context: Context, config: EngineConfig) -> EngineInf
         architecture=model.architecture,
         n_ctx=context.n_ctx,
         n_ctx_train=model.n_ctx_train,
-        kv_bytes_per_token=context.measure_bytes_per_token(),
+        kv_bytes_per_token=per_token,
+        full_snapshot_bytes=longest * (per_token - in_window) + min(longest, model.window) * in_window,
     )
