@@ -15,6 +15,10 @@
     ├── RunNotFound
     ├── RunNotFinished
     ├── EntryNotFound           no dead-letter entry of that id
+    ├── CommandError            a worker was told something in vain
+    │   ├── WorkerNotFound      no live worker of that id, role or store
+    │   ├── CommandUnanswered   no answer came in time
+    │   └── CommandRefused      the worker said no, and why
     ├── SnapshotError           the snapshot cannot be used: rebuild it
     │   ├── SnapshotMissing
     │   ├── SnapshotCorrupt
@@ -118,6 +122,23 @@ class RunNotFinished(SwarmkvError):
 class EntryNotFound(SwarmkvError):
     code = "entry_not_found"
     default_hint = "`swarmkv dead ls` lists the entries; they expire as results do."
+
+
+class CommandError(SwarmkvError):
+    code = "command"
+
+
+class WorkerNotFound(CommandError):
+    code = "worker_not_found"
+    default_hint = "`swarmkv workers` lists those that are alive."
+
+
+class CommandUnanswered(CommandError):
+    code = "command_unanswered"
+
+
+class CommandRefused(CommandError):
+    code = "command_refused"
 
 
 class SnapshotError(SwarmkvError):

@@ -26,6 +26,9 @@ _TEMPLATES = {
     "store": "swarmkv:store:{store}",  # hash: what a snapshot store holds, as its workers last said
     "dead": "swarmkv:dead:{run}:{index}",  # hash: why a branch was given up, for people
     "queue": "swarmkv:queue:{role}:{alias}",  # arq's sorted set: jobs that wait for a worker
+    "command": "swarmkv:command:{command}",  # hash: what a worker is told, by whom, and what it answered
+    "answer": "swarmkv:command:{command}:answer",  # stream of one entry, for who waits for it
+    "inbox": "swarmkv:commands:{worker}",  # sorted set: commands that the worker has not taken, by their expiry
     "doorbell": "swarmkv:doorbell:{role}:{alias}",  # pub/sub: something was queued
 }
 
@@ -41,7 +44,8 @@ WORKERS = "swarmkv:workers"  # sorted set: worker id by last heartbeat
 MODELS = "swarmkv:models"  # set of aliases that a worker ever announced
 ASKED = "swarmkv:asked"  # sorted set: alias by the last time that work was submitted for it
 STORES = "swarmkv:stores"  # sorted set: store id by the last report
-CONTROL = "swarmkv:control"  # pub/sub: cancellations, to all workers
+COMMANDS = "swarmkv:commands"  # sorted set: command id by the time it was asked
+CONTROL = "swarmkv:control"  # pub/sub: cancelled jobs, and bells for commands, to all workers
 SWEPT = "swarmkv:swept"  # string: time of the last sweep
 NOTHING = "swarmkv:nothing"  # never there: deleting it is a write that a full Redis allows
 
@@ -61,6 +65,11 @@ def prefill_job(prefix: str, generation: int) -> str:
     return f"p:{prefix}:{generation}"
 
 
+def command_bell(worker: str) -> str:
+    """What is published on CONTROL when a worker has a command waiting; no job's id begins so."""
+    return f"c:{worker}"
+
+
 def lua_key_functions() -> str:
     """Lua source: one local table K with a function per key template and a string per fixed key."""
     lines = ["local K = {}"]
@@ -72,5 +81,6 @@ def lua_key_functions() -> str:
     fixed |= {"WORKERS": WORKERS, "MODELS": MODELS, "CONTROL": CONTROL}
     fixed |= {"SWEPT": SWEPT, "NOTHING": NOTHING, "OPEN": OPEN, "DEAD": DEAD}
     fixed |= {"DOCUMENTS": DOCUMENTS, "DOCUMENT_BYTES": DOCUMENT_BYTES, "ASKED": ASKED, "STORES": STORES}
+    fixed |= {"COMMANDS": COMMANDS}
     lines += [f"K.{name} = '{value}'" for name, value in fixed.items()]
     return "\n".join(lines)

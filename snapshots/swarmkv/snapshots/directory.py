@@ -107,7 +107,7 @@ class StoreDirectory:
     def create_temp(self, dir_fd: int, size_bytes: int) -> TempFile:
         """A new temporary file of that size, its room not yet reserved. Call it inside `locked`."""
         name = _temp_name()
-        fd = _open_file(dir_fd, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        fd = open_private(dir_fd, name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         temp = TempFile(self, name, FileIO(fd, "r+"))
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,7 +150,7 @@ class StoreDirectory:
 
     def _open_lock(self, dir_fd: int) -> int:
         try:
-            return _open_file(dir_fd, LOCK_NAME, os.O_RDWR | os.O_CREAT)
+            return open_private(dir_fd, LOCK_NAME, os.O_RDWR | os.O_CREAT)
         except OSError as exc:
             raise self._unusable(exc, LOCK_NAME) from exc
 
@@ -234,7 +234,7 @@ def open_snapshot(dir_fd: int, key: str) -> int:
     if not KEY_PATTERN.fullmatch(key):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), key)
     # O_NOATIME: the access time is ours, it says when the snapshot was last used.
-    fd = _open_file(dir_fd, key + SUFFIX, os.O_RDONLY | getattr(os, "O_NOATIME", 0))
+    fd = open_private(dir_fd, key + SUFFIX, os.O_RDONLY | getattr(os, "O_NOATIME", 0))
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise OSError(errno.EINVAL, "not a plain file")
@@ -244,7 +244,7 @@ def open_snapshot(dir_fd: int, key: str) -> int:
 def read_small(dir_fd: int, name: str) -> str:
     """The text of a small file of ours; "" when it is absent or no such file."""
     try:
-        fd = _open_file(dir_fd, name, os.O_RDONLY)
+        fd = open_private(dir_fd, name, os.O_RDONLY)
     except OSError:
         return ""
     with FileIO(fd) as file:
@@ -254,13 +254,13 @@ def read_small(dir_fd: int, name: str) -> str:
 def write_small(dir_fd: int, name: str, text: str) -> None:
     """Write it whole or not at all. Call it inside `locked`. Raises OSError."""
     temp = _temp_name()
-    with FileIO(_open_file(dir_fd, temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
+    with FileIO(open_private(dir_fd, temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file:
         file.write(text.encode())
     os.replace(temp, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
 
 
-def _open_file(dir_fd: int, name: str, flags: int) -> int:
-    """Raises OSError; PermissionError for a file that others could have written, or still can.
+def open_private(dir_fd: int, name: str, flags: int) -> int:
+    """A descriptor. Raises OSError; PermissionError for a file that others could have written, or still can.
 
     They can put files into a directory that anyone can write to and only owners can delete from: what containers
     mount as a tmpfs is of that kind.
@@ -283,7 +283,7 @@ def _is_snapshot(name: str) -> bool:
 
 def _is_abandoned(dir_fd: int, name: str) -> bool:
     try:
-        fd = _open_file(dir_fd, name, os.O_RDONLY)
+        fd = open_private(dir_fd, name, os.O_RDONLY)
     except FileNotFoundError:
         return False
     except OSError:

@@ -34,6 +34,7 @@ from swarmkv.snapshots.eviction import plan_eviction
 from swarmkv.snapshots.format import Extents, Header, check_payload, corrupt, read_header
 from swarmkv.snapshots.handshake import directory_token, holds_token
 from swarmkv.snapshots.meta import KEY_PATTERN, SnapshotMeta
+from swarmkv.snapshots.pins import pin, pinned_keys, sweep_pins, unpin
 from swarmkv.snapshots.snapshot import Snapshot
 from swarmkv.snapshots.verified import VerifiedFiles
 from swarmkv.snapshots.writer import SnapshotWriter
@@ -41,6 +42,7 @@ from swarmkv.snapshots.writer import SnapshotWriter
 logger = logging.getLogger(__name__)
 
 RESERVE_CHUNK_BYTES = 64 * 1024 * 1024  # a signal makes the kernel begin a chunk anew, not the file
+UNPIN_HINT = "Unpin snapshots (`swarmkv snapshots unpin KEY`), or raise SWARMKV_STORE_BUDGET_BYTES."
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM})
 
 
@@ -56,6 +58,7 @@ class SnapshotEntry:
     last_used_ms: int
     meta: SnapshotMeta | None
     problem: str = ""
+    is_pinned: bool = False
 
     @property
     def prefix_tokens(self) -> int:
@@ -150,7 +153,8 @@ class SnapshotStore:
         Payloads are not read. Damaged files are listed as such.
         """
         files = sorted(self._files(), key=lambda file: file.last_used_ns, reverse=True)
-        entries = (self._entry(file) for file in files if file.key is not None)
+        pinned = self.pinned()
+        entries = (self._entry(file, pinned) for file in files if file.key is not None)
         return [entry for entry in entries if entry is not None]
 
     def holds(self, key: str) -> bool:
@@ -158,25 +162,54 @@ class SnapshotStore:
         return any(file.key == key for file in self._files())
 
     def remove(self, key: str) -> bool:
-        """Remove a snapshot, or a damaged file of that key.
+        """Remove a snapshot, or a damaged file of that key, and its pin.
 
         Whether there was one. Open mappings stay valid.
         """
         if not KEY_PATTERN.fullmatch(key):
             return False
         with self._directory.opened() as dir_fd:
+            unpin(dir_fd, key)
             try:
                 os.unlink(key + SUFFIX, dir_fd=dir_fd)
             except FileNotFoundError:
                 return False
         return True
 
-    def sweep(self) -> int:
-        """Remove the files of writers that died.
+    def pin(self, key: str) -> bool:
+        """Keep a snapshot from being evicted, until it is unpinned or removed; any number of times.
 
-        Gives their bytes. Files being written are left alone.
+        Whether it was not pinned before. Raises SnapshotMissing, SnapshotError when the file system refuses it.
+        """
+        try:
+            with self._directory.locked() as dir_fd:
+                if not any(file.key == key for file in self._directory.files(dir_fd)):
+                    raise self._missing(key)
+                is_new = key not in pinned_keys(dir_fd)
+                pin(dir_fd, key)
+        except OSError as exc:
+            raise SnapshotError(f"Snapshot {key} cannot be pinned in {self.path}: {exc.strerror}.") from exc
+        return is_new
+
+    def unpin(self, key: str) -> bool:
+        """Let a snapshot be evicted again. Whether it was pinned. Raises SnapshotMissing."""
+        if not self.holds(key):
+            raise self._missing(key)
+        with self._directory.opened() as dir_fd:
+            return unpin(dir_fd, key)
+
+    def pinned(self) -> frozenset[str]:
+        """The keys that are pinned."""
+        with self._directory.opened() as dir_fd:
+            return pinned_keys(dir_fd)
+
+    def sweep(self) -> int:
+        """Remove the files of writers that died, and pins of snapshots that are gone.
+
+        Gives the bytes of the former. Files being written are left alone.
         """
         with self._directory.locked() as dir_fd:
+            sweep_pins(dir_fd)
             return self._directory.sweep(dir_fd)
 
     def used_bytes(self) -> int:
@@ -223,9 +256,10 @@ class SnapshotStore:
         files = self._directory.files(dir_fd)
         used_bytes = sum(file.size_bytes for file in files)
         excess_bytes = max(used_bytes + needed_bytes - limit_bytes, needed_bytes - capacity.free_bytes)
-        victims = plan_eviction(files, excess_bytes, pinned)
+        kept = pinned_keys(dir_fd)
+        victims = plan_eviction(files, excess_bytes, pinned | kept)
         if victims is None:
-            raise self._full(files, needed_bytes, pinned, capacity)
+            raise self._full(files, needed_bytes, pinned, kept, capacity)
         for victim in victims:
             self._evict(dir_fd, victim)
 
@@ -243,16 +277,24 @@ class SnapshotStore:
         )
 
     def _full(
-        self, files: list[StoredFile], needed_bytes: int, pinned: frozenset[str], capacity: Capacity
+        self,
+        files: list[StoredFile],
+        needed_bytes: int,
+        awaited: frozenset[str],
+        kept: frozenset[str],
+        capacity: Capacity,
     ) -> StoreFull:
         used_bytes = sum(file.size_bytes for file in files)
-        pinned_bytes = sum(file.size_bytes for file in files if file.key in pinned)
+        awaited_bytes = sum(file.size_bytes for file in files if file.key in awaited)
+        kept_bytes = sum(file.size_bytes for file in files if file.key in kept - awaited)
         writing_bytes = sum(file.size_bytes for file in files if file.key is None)
+        pinned = f", {format_bytes(kept_bytes)} pinned" if kept_bytes else ""
         return StoreFull(
             f"The snapshot needs {format_bytes(needed_bytes)}; the store at {self.path} uses "
-            f"{format_bytes(used_bytes)} of {format_bytes(self.budget_bytes)} ({format_bytes(pinned_bytes)} "
-            f"waited for, {format_bytes(writing_bytes)} being written) and its file system has "
-            f"{format_bytes(capacity.free_bytes)} free."
+            f"{format_bytes(used_bytes)} of {format_bytes(self.budget_bytes)} ({format_bytes(awaited_bytes)} "
+            f"waited for{pinned}, {format_bytes(writing_bytes)} being written) and its file system has "
+            f"{format_bytes(capacity.free_bytes)} free.",
+            hint=UNPIN_HINT if kept_bytes else "",
         )
 
     def _map_reserved(self, temp: TempFile, extents: Extents, prefault: bool) -> SnapshotWriter:
@@ -293,24 +335,27 @@ class SnapshotStore:
         try:
             return open_snapshot(dir_fd, key)
         except FileNotFoundError:
-            raise SnapshotMissing(
-                f"The store at {self.path} has no snapshot {key!r}.",
-                hint="It was evicted or never made here: a new prefill makes it.",
-            ) from None
+            raise self._missing(key) from None
         except OSError as exc:
             raise corrupt(key, f"the file cannot be opened ({exc.strerror})") from exc
 
-    def _entry(self, file: StoredFile) -> SnapshotEntry | None:
+    def _missing(self, key: str) -> SnapshotMissing:
+        return SnapshotMissing(
+            f"The store at {self.path} has no snapshot {key!r}.",
+            hint="It was evicted or never made here: a new prefill makes it.",
+        )
+
+    def _entry(self, file: StoredFile, pinned: frozenset[str]) -> SnapshotEntry | None:
         """None for a file that went meanwhile."""
         key = file.key or ""
-        last_used_ms = file.last_used_ns // 1_000_000
+        last_used_ms, is_pinned = file.last_used_ns // 1_000_000, key in pinned
         try:
             with self._reading(key) as (_, _, header):
-                return SnapshotEntry(key, file.size_bytes, last_used_ms, header.meta)
+                return SnapshotEntry(key, file.size_bytes, last_used_ms, header.meta, is_pinned=is_pinned)
         except SnapshotMissing:
             return None
         except SnapshotError as exc:
-            return SnapshotEntry(key, file.size_bytes, last_used_ms, None, exc.message)
+            return SnapshotEntry(key, file.size_bytes, last_used_ms, None, exc.message, is_pinned)
 
 
 def _map(fd: int, key: str, size_bytes: int) -> mmap.mmap:

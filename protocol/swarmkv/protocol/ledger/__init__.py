@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from arq.connections import ArqRedis
 
+from swarmkv.protocol.ledger.commands import CommandLedger
 from swarmkv.protocol.ledger.fleet import FleetLedger, LiveWorker, SweepCounts
 from swarmkv.protocol.ledger.jobs import JobLedger, Outcome, TakenBranch, TakenPrefill, error_info
 from swarmkv.protocol.ledger.limits import Limits
@@ -43,6 +44,7 @@ class Ledger:
         self.recovery = RecoveryLedger(redis, scripts)
         self.statistics = StatisticsLedger(redis)
         self.stores = StoreLedger(redis, scripts)
+        self.commands = CommandLedger(redis, scripts, self.fleet)
 
     async def check(self) -> None:
         """Raise BrokerError unless Redis answers and takes the scripts; BrokerForbidden if it only lets us read."""
