@@ -29,7 +29,7 @@ FACTS: dict[str, Any] = {
 
 
 class Fixed:
-    """A scheme that takes a fixed time, and counts its runs."""
+    """A scheme that takes a fixed time, and counts its runs and its warm-ups."""
 
     def __init__(self, name: str, cold_s: float, ready_s: float | None = None) -> None:
         self.name = name
@@ -38,12 +38,16 @@ class Fixed:
             None if ready_s is None else Measured(ready_s, FACTS),
         )
         self.runs = 0
+        self.warmed: list[str] = []
         self.is_closed = False
 
     def setup(self) -> None:
         pass
 
     def run(self, case: Case) -> Outcome:
+        if case.is_warm_up:
+            self.warmed.append(case.document.text)
+            return Outcome(Measured(1000.0))
         self.runs += 1
         return self._outcome
 
@@ -112,6 +116,7 @@ def test_a_setting_far_behind_the_best_is_named_and_not_run_again() -> None:
     plan = Plan(document_tokens=100, branches=(4, 2), max_tokens=4, rounds=3)
     few, many = compared(plan, Family("peer", (slow, quick)))
     assert (slow.runs, quick.runs) == (1, 6)
+    assert slow.is_closed, "its memory is the others'"
     assert "4.5x slower" in few["dropped"]["peer slow"]
     assert many["dropped"] == few["dropped"]
     assert few["branches"] == 2
@@ -121,6 +126,13 @@ def test_a_setting_that_is_behind_in_cold_runs_alone_is_kept() -> None:
     cold, ready = Fixed("peer cold", 1.0, 9.0), Fixed("peer ready", 9.0, 1.0)
     compared(PLAN, Family("peer", (cold, ready)))
     assert cold.runs == ready.runs == 3
+
+
+def test_a_scheme_answers_an_unknown_document_untimed_before_each_run() -> None:
+    ours = Fixed("swarmkv", 2.0)
+    [case] = compared(PLAN, alone(ours))
+    assert len(set(ours.warmed)) == ours.runs == 3
+    assert case["wall_s"]["swarmkv"] == 2
 
 
 def test_schemes_are_closed_when_one_of_them_fails() -> None:

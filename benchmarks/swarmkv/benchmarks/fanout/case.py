@@ -14,12 +14,16 @@ ALL_UP_TO = 8  # branches that schemes run which work on one after another; of m
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A document that no scheme has seen, prompts for it, and as many others for when it is ready."""
+    """A document that no scheme has seen, prompts for it, and as many others for when it is ready.
+
+    What a warm-up takes is not counted, and its document is not asked about again.
+    """
 
     document: Text
     prompts: Sequence[Text]
     ready_prompts: Sequence[Text]
     max_tokens: int
+    is_warm_up: bool = False
 
     @property
     def branches(self) -> int:

@@ -17,6 +17,7 @@ from swarmkv.protocol.errors import SwarmkvError
 
 OURS, IDEAL, BASE = "swarmkv", "ideal", "reprefill"
 BF16 = "_bf16"  # ends the names of our schemes when they run on BF16 weights
+WARM_UP_TOKENS, WARM_UP_ANSWER_TOKENS = 64, 4
 SLOW = 1.3  # a setting of a peer that takes so many times as long as its best one is not run again
 Outcomes = dict[str, list[Outcome]]
 
@@ -53,6 +54,7 @@ class Comparison:
     say: Say
     failures: dict[str, SwarmkvError] = field(default_factory=dict)  # by scheme
     _dropped: dict[str, str] = field(default_factory=dict)  # why, by scheme
+    _warm_ups: int = 0
 
     def run(self) -> Iterator[dict[str, Any]]:
         """One case of the results for each number of branches, the fewest first, as soon as it is measured."""
@@ -78,12 +80,28 @@ class Comparison:
         """None for a scheme that failed: it is not run again, and what the others took is kept."""
         try:
             scheme.setup()
+            scheme.run(self._warm_up())
             return scheme.run(case)
         except SwarmkvError as exc:
             self.failures[scheme.name] = exc
-            self._dropped[scheme.name] = f"failed: {exc.message}"
-            self.say(f"{scheme.name}: {self._dropped[scheme.name]}")
+            self._drop(scheme, f"failed: {exc.message}")
             return None
+
+    def _drop(self, scheme: Scheme, reason: str) -> None:
+        """Run a scheme no more; its memory is free for the others."""
+        self._dropped[scheme.name] = reason
+        self.say(f"{scheme.name}: {reason}")
+        scheme.close()
+
+    def _warm_up(self) -> Case:
+        """A short request before each that is timed: a kernel may have taken weights from the memory of a scheme
+        that waited for its turn, and whoever waits longest would pay most.
+        """
+        self._warm_ups += 1
+        name = f"warm-up {self._warm_ups}"  # another document each time: one that is known wakes no prefill
+        prompts = self.corpus.prompts(name, 2)
+        document = self.corpus.document(name, min(WARM_UP_TOKENS, self.plan.document_tokens))
+        return Case(document, prompts[:1], prompts[1:], WARM_UP_ANSWER_TOKENS, is_warm_up=True)
 
     def _texts(self, branches: int, number: int) -> Case:
         name = f"{branches} branches, round {number}"
@@ -101,13 +119,14 @@ class Comparison:
 
     def _drop_slow(self, family: Family, outcomes: Outcomes) -> None:
         """Give up settings that are far behind the family's best, cold and ready."""
-        measured = [scheme.name for scheme in family.members if outcomes.get(scheme.name)]
-        best = {kind: min(_median(outcomes[name], kind) for name in measured) for kind in (cold_of, ready_of)}
-        for name in measured:
-            behind = min(_median(outcomes[name], kind) / best[kind] for kind in (cold_of, ready_of))
-            if behind > SLOW and name not in self._dropped:
-                self._dropped[name] = f"{behind:.1f}x slower than the best setting: not run again"
-                self.say(f"{name}: {self._dropped[name]}")
+        measured = [scheme for scheme in family.members if outcomes.get(scheme.name)]
+        best = {
+            kind: min(_median(outcomes[scheme.name], kind) for scheme in measured) for kind in (cold_of, ready_of)
+        }
+        for scheme in measured:
+            behind = min(_median(outcomes[scheme.name], kind) / best[kind] for kind in (cold_of, ready_of))
+            if behind > SLOW and scheme.name not in self._dropped:
+                self._drop(scheme, f"{behind:.1f}x slower than the best setting: not run again")
 
 
 def cold_of(outcome: Outcome) -> Measured:

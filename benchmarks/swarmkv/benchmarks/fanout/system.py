@@ -67,6 +67,8 @@ class System:
 
     async def _run(self, case: Case) -> Outcome:
         cold = await self._timed(case.document, case.prompts, case.max_tokens)
+        if case.is_warm_up:
+            return Outcome(cold)
         ready = await self._timed(self._known, case.ready_prompts, case.max_tokens)
         self._known = case.document
         return Outcome(cold, ready)
