@@ -132,6 +132,14 @@ def only_what_expires_was_added(raw: Any, after: Footprint) -> None:
             raw.delete(name)
     workers = {name.decode() for name in raw.keys("swarmkv:worker:*")}
     assert {name.decode() for name in raw.keys("*")} <= after.lasting_keys | workers
-    base = {keys.RUNS, keys.MODELS, keys.ASKED, keys.STORES, keys.SWEPT, keys.WORKERS, keys.key("model", alias="default")}
+    base = {
+        keys.RUNS,
+        keys.MODELS,
+        keys.ASKED,
+        keys.STORES,
+        keys.SWEPT,
+        keys.WORKERS,
+        keys.key("model", alias="default"),
+    }
     base |= {keys.DOCUMENTS, keys.DOCUMENT_BYTES}  # trimmed by the sweep
     assert after.lasting_keys <= base

@@ -222,7 +222,17 @@ async def test_every_key_that_is_not_one_of_a_kind_has_a_time_to_live(ledger: Le
     await submit(ledger, "bb", 2)
     await take_prefill(ledger)
     lasting = {keys.SWEPT, keys.MODELS, keys.DOCUMENT_BYTES}  # one of a kind
-    trimmed = {keys.ASKED, keys.RUNS, keys.ACTIVE, keys.OPEN, keys.READY, keys.LEASES, keys.WORKERS, keys.DEAD, keys.DOCUMENTS}
+    trimmed = {
+        keys.ASKED,
+        keys.RUNS,
+        keys.ACTIVE,
+        keys.OPEN,
+        keys.READY,
+        keys.LEASES,
+        keys.WORKERS,
+        keys.DEAD,
+        keys.DOCUMENTS,
+    }
     for name in await raw.keys("*"):
         if name.decode() not in lasting | trimmed:
             assert await raw.pttl(name) > 0, name

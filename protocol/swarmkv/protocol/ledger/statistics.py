@@ -46,8 +46,9 @@ class WorkState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """Redis itself. `max_bytes` 0: no limit. `is_durable`: it writes an append-only file."""
+    """Redis itself. `name`: redis or valkey. `max_bytes` 0: no limit. `is_durable`: it writes an append-only file."""
 
+    name: str
     version: str
     used_bytes: int
     max_bytes: int
@@ -147,8 +148,10 @@ class StatisticsLedger:
                 info = await self._redis.info()
         except BrokerForbidden:
             return None
+        name = str(info.get("server_name", "redis"))
         return BrokerState(
-            version=str(info.get("valkey_version") or info.get("redis_version", "")),
+            name=name,
+            version=str(info.get(f"{name}_version") or info.get("redis_version", "")),
             used_bytes=int(info.get("used_memory", 0)),
             max_bytes=int(info.get("maxmemory", 0)),
             policy=str(info.get("maxmemory_policy", "")),
