@@ -243,6 +243,7 @@ def test_soak_follows_memory_files_and_store(home: Home, tiny_llama_path: Path) 
     assert case["runs_done"] + case["runs_cancelled"] >= 1
     assert case["store_bytes"]["last"] > 0
     assert case["out_of_cells"] == 0
+    assert 0 <= case["cells_used"]["max"] <= case["n_ctx"]
     assert len(case["samples"]) >= 2
 
 

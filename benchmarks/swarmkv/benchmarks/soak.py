@@ -50,6 +50,7 @@ class Sample:
     store_bytes: int
     redis_bytes: int
     slots_used: int
+    cells_used: int
 
 
 @dataclass(slots=True)
@@ -123,14 +124,15 @@ async def _watch(ground: Ground, installation: Installation, work: Work, step_s:
 
 async def _look(installation: Installation) -> Sample:
     children = installation.children
-    workers = await installation.producer.workers()
+    branch = [live.info for live in await installation.producer.workers() if live.info.role == "branch"]
     return Sample(
         at_s=perf_counter(),
         memory={name: memory_bytes(child.pid) for name, child in children.items()},
         files={name: open_files(child.pid) for name, child in children.items()},
         store_bytes=_size_of(installation.settings.store_dir),
         redis_bytes=await _redis_bytes(installation.settings.redis_url),
-        slots_used=sum(live.info.slots_used for live in workers if live.info.role == "branch"),
+        slots_used=sum(info.slots_used for info in branch),
+        cells_used=sum(info.cells_used for info in branch),
     )
 
 
@@ -171,6 +173,7 @@ def _case(options: SoakOptions, work: Work, installation: Installation) -> dict[
         "store_bytes": _course(at_s, [sample.store_bytes for sample in work.samples]),
         "redis_bytes": _course(at_s, [sample.redis_bytes for sample in work.samples]),
         "slots_used": _course(at_s, [sample.slots_used for sample in work.samples]),
+        "cells_used": _course(at_s, [sample.cells_used for sample in work.samples]),
         "samples": [{**asdict(sample), "at_s": sample.at_s - first_s} for sample in work.samples],
     }
 
