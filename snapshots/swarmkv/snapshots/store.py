@@ -10,9 +10,9 @@ import logging
 import mmap
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swarmkv.protocol.errors import (
@@ -147,14 +147,15 @@ class SnapshotStore:
             check_payload(header.meta, snapshot.payload)
             return snapshot.meta
 
-    def ls(self) -> list[SnapshotEntry]:
+    def ls(self, known: Mapping[str, SnapshotEntry] | None = None) -> list[SnapshotEntry]:
         """All snapshots, the most recently used first.
 
-        Payloads are not read. Damaged files are listed as such.
+        Payloads are not read. Damaged files are listed as such. Files that an earlier list found
+        well are not opened again.
         """
         files = sorted(self._files(), key=lambda file: file.last_used_ns, reverse=True)
         pinned = self.pinned()
-        entries = (self._entry(file, pinned) for file in files if file.key is not None)
+        entries = (self._entry(file, pinned, known or {}) for file in files if file.key is not None)
         return [entry for entry in entries if entry is not None]
 
     def holds(self, key: str) -> bool:
@@ -215,6 +216,11 @@ class SnapshotStore:
     def used_bytes(self) -> int:
         """Bytes of all snapshots and of those being written."""
         return sum(file.size_bytes for file in self._files())
+
+    def limit_bytes(self) -> int:
+        """What it may hold: its budget, or its file system's size if that is less."""
+        with self._directory.opened() as dir_fd:
+            return min(self.budget_bytes, Capacity.of(dir_fd).total_bytes)
 
     def free_bytes(self) -> int:
         """Free bytes of the file system."""
@@ -345,10 +351,16 @@ class SnapshotStore:
             hint="It was evicted or never made here: a new prefill makes it.",
         )
 
-    def _entry(self, file: StoredFile, pinned: frozenset[str]) -> SnapshotEntry | None:
+    def _entry(
+        self, file: StoredFile, pinned: frozenset[str], known: Mapping[str, SnapshotEntry]
+    ) -> SnapshotEntry | None:
         """None for a file that went meanwhile."""
         key = file.key or ""
         last_used_ms, is_pinned = file.last_used_ns // 1_000_000, key in pinned
+        if key in known and not known[key].problem:
+            return replace(
+                known[key], size_bytes=file.size_bytes, last_used_ms=last_used_ms, is_pinned=is_pinned
+            )
         try:
             with self._reading(key) as (_, _, header):
                 return SnapshotEntry(key, file.size_bytes, last_used_ms, header.meta, is_pinned=is_pinned)

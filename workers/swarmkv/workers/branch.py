@@ -39,6 +39,7 @@ from swarmkv.workers.leased import LeasedWorker
 from swarmkv.workers.muster import Muster
 from swarmkv.workers.opened import OpenSnapshots, discard
 from swarmkv.workers.outbox import Outbox
+from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
@@ -59,8 +60,9 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         engine: Engine,
         bridge: EngineBridge,
         store: SnapshotStore,
+        vitals: Vitals,
     ) -> None:
-        super().__init__(redis, ledger, settings, info, settings.slots)
+        super().__init__(redis, ledger, settings, info, vitals, settings.slots)
         self._engine = engine
         self._bridge = bridge
         self._store = store

@@ -32,6 +32,7 @@ from swarmkv.protocol.messages import WorkerInfo
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers import outage
 from swarmkv.workers.doorbell import Doorbell
+from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +57,13 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
     role: Role
 
     def __init__(
-        self, redis: ArqRedis, ledger: Ledger, settings: Settings, info: WorkerInfo, max_jobs: int
+        self,
+        redis: ArqRedis,
+        ledger: Ledger,
+        settings: Settings,
+        info: WorkerInfo,
+        vitals: Vitals,
+        max_jobs: int,
     ) -> None:
         super().__init__(
             functions=[arq.worker.func(self._job, name=info.role)],
@@ -74,6 +81,8 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self.ledger = ledger
         self.settings = settings
         self.info = info
+        self.also: dict[str, Callable[[], Awaitable[None]]] = {}  # side tasks that its process adds before `serve`
+        self._vitals = vitals
         self.held: dict[str, Taken] = {}
         self.abandoned: set[str] = set()  # held jobs that are not ours any more
         self._unstarted: dict[str, Taken] = {}
@@ -108,6 +117,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             "doorbell": self.bell.listen,
             "heartbeat": self._beat_loop,
             "sweep": self._sweep_loop,
+            **self.also,
         }
 
     # -- life
@@ -242,7 +252,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
                 logger.debug("no heartbeat: %s", exc.message, extra={"action": "beat_failed"})
 
     async def _beat(self) -> None:
-        info = self.info.model_copy(update={"slots_used": len(self.held)})
+        info = self._vitals.added_to(self.info).model_copy(update={"slots_used": len(self.held)})
         held = list(self.held)
         for job_id in await self.ledger.fleet.beat(info, held, lease_ms=self.settings.lease_ms):
             if job_id in self.held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
 import logging
 import os
 import signal
@@ -25,12 +26,14 @@ from swarmkv.snapshots import SnapshotStore
 from swarmkv.workers.branch import BranchWorker
 from swarmkv.workers.bridge import EngineBridge
 from swarmkv.workers.engine.jobs import Engine, EngineDied
+from swarmkv.workers.inventory import Inventory
 from swarmkv.workers.leased import end_all, new_worker_id
 from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
 from swarmkv.workers.shared_store import warn_of_size
 from swarmkv.workers.tuning import with_tuning
+from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +67,12 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -
         warn_of_size(store, info)
         await ledger.fleet.announce(alias, identity=info.identity, fingerprint=info.fingerprint)
         roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
-        workers = [_worker(item, alias, redis, ledger, settings, engine, bridge, store) for item in roles]
+        inventory = Inventory(ledger, store, every_s=settings.heartbeat_s)
+        await inventory.identify()
+        workers = [
+            _worker(item, alias, redis, ledger, settings, engine, bridge, store, inventory) for item in roles
+        ]
+        workers[0].also["inventory"] = inventory.run
         watching = asyncio.create_task(_watch_model(engine, bridge, settings.heartbeat_s), name="model")
         try:
             await _run_workers(workers, bridge, stopping)
@@ -94,6 +102,7 @@ def _worker(
     engine: Engine,
     bridge: EngineBridge,
     store: SnapshotStore,
+    inventory: Inventory,
 ) -> Worker:
     kind: Literal["prefill", "branch"] = role
     info = WorkerInfo(
@@ -106,9 +115,10 @@ def _worker(
         n_ctx=engine.info.n_ctx,
         identity=engine.info.identity,
         started_ms=time.time_ns() // 1_000_000,
+        version=importlib.metadata.version("swarmkv"),
     )
     make = BranchWorker if role == "branch" else PrefillWorker
-    return make(redis, ledger, settings, info, engine, bridge, store)
+    return make(redis, ledger, settings, info, engine, bridge, store, Vitals(role, engine, inventory.store_id))
 
 
 async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: asyncio.Event) -> None:

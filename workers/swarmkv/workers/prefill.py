@@ -43,6 +43,7 @@ from swarmkv.workers.engine.jobs import (
 from swarmkv.workers.journal import Journal
 from swarmkv.workers.leased import LeasedWorker
 from swarmkv.workers.opened import discard
+from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +77,9 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         engine: Engine,
         bridge: EngineBridge,
         store: SnapshotStore,
+        vitals: Vitals,
     ) -> None:
-        super().__init__(redis, ledger, settings, info, MAX_JOBS)
+        super().__init__(redis, ledger, settings, info, vitals, MAX_JOBS)
         self._engine = engine
         self._bridge = bridge
         self._store = store

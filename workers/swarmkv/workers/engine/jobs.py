@@ -151,12 +151,27 @@ class EngineInfo:
     n_ctx_train: int
     kv_bytes_per_token: int
     full_snapshot_bytes: int  # about: of a document that fills the context
+    device: str = "CPU"  # what computes, in words
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What an engine has at hand after a step. Cells are held or reserved; tokens are counted since it was opened."""
+
+    cells_used: int = 0
+    residents: tuple[str, ...] = ()  # snapshots, the least recently used first
+    prefilled_tokens: int = 0
+    generated_tokens: int = 0
 
 
 class Engine(Protocol):
     """What the workers need; the llama.cpp engine and the null engine satisfy it. All calls are thread-safe."""
 
     info: EngineInfo
+
+    @property
+    def load(self) -> EngineLoad:
+        """As of the latest step."""
 
     def prefill(self, job: PrefillJob) -> None:
         """Queue a prefill; its events follow. Raises nothing: what is wrong with a job is a JobFailed."""

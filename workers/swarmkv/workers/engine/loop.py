@@ -32,6 +32,7 @@ from swarmkv.workers.engine.jobs import (
     PrefillExported,
     PrefillProgressed,
 )
+from swarmkv.workers.engine.meter import Meter
 from swarmkv.workers.engine.plan import Admission, Branch, Job, Prefill, Rows, Scheduler, Task
 from swarmkv.workers.engine.samplers import Greedy
 from swarmkv.workers.engine.tokens import Vocab
@@ -57,6 +58,7 @@ class Loop:
         self._taken_s: dict[str, float] = {}  # by job id, from submission to the last event
         self._prefill_started_s = 0.0
         self._events: list[EngineEvent] = []
+        self.meter = Meter(scheduler)
 
     @property
     def has_work(self) -> bool:
@@ -92,6 +94,7 @@ class Loop:
         rows = self._scheduler.next_rows()
         if rows and self._decode(rows):
             self._settle(rows)
+        self.meter.update()
         self.flush()
 
     def flush(self) -> None:
@@ -200,6 +203,7 @@ class Loop:
             self._answer(sampling)
         for row in rows:
             if isinstance(row.task, Prefill):
+                self.meter.prefilled_tokens += row.count
                 self._settle_prefill(row.task)
 
     def _answer(self, branches: list[Branch]) -> None:
@@ -229,6 +233,7 @@ class Loop:
     def _take(self, branch: Branch, token: int, now_s: float) -> None:
         answer, job = self._answers[branch], branch.job
         branch.append(token)
+        self.meter.generated_tokens += 1
         text, is_stopped = answer.take(token, now_s)
         is_over = is_stopped or branch.is_full
         if is_over and not is_stopped:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from dataclasses import replace
 from queue import SimpleQueue
 from time import perf_counter
 
@@ -19,6 +20,7 @@ from swarmkv.workers.engine.jobs import (
     EngineConfig,
     EngineEvent,
     EngineInfo,
+    EngineLoad,
     JobCancelled,
     JobFailed,
     PrefillExported,
@@ -40,6 +42,7 @@ class NullEngine:
     """
 
     info: EngineInfo
+    load: EngineLoad = EngineLoad()
 
     def __init__(self, config: EngineConfig, emit: Emit) -> None:
         self._emit = emit
@@ -55,6 +58,7 @@ class NullEngine:
             n_ctx_train=config.n_ctx,
             kv_bytes_per_token=1,
             full_snapshot_bytes=STATE_BYTES,
+            device="none",
         )
         self._thread = threading.Thread(target=self._run, name="swarmkv-null-engine", daemon=True)
         self._thread.start()
@@ -105,7 +109,17 @@ class NullEngine:
 
     def _run(self) -> None:
         while (job := self._commands.get()) is not None:
-            self._emit(_prefilled(job) if isinstance(job, PrefillJob) else _answered(job))
+            events = _prefilled(job) if isinstance(job, PrefillJob) else _answered(job)
+            self.load = _with(self.load, job, events[-1])
+            self._emit(events)
+
+
+def _with(load: EngineLoad, job: _Job, ending: EngineEvent) -> EngineLoad:
+    """No cells are held: tokens alone are counted."""
+    if isinstance(job, PrefillJob):
+        return replace(load, prefilled_tokens=load.prefilled_tokens + len(job.tokens))
+    generated = ending.generated if isinstance(ending, BranchEnded) else 0
+    return replace(load, generated_tokens=load.generated_tokens + generated)
 
 
 def _prefilled(job: PrefillJob) -> list[EngineEvent]:

@@ -12,7 +12,7 @@ from time import perf_counter
 
 from swarmkv.protocol.errors import BranchTooLong, EngineError, PrefixTooLong
 from swarmkv.protocol.identity import digest_fields
-from swarmkv.workers.engine.backend import BUILD, cpu_features, llama
+from swarmkv.workers.engine.backend import BUILD, cpu_features, has_gpu, llama
 from swarmkv.workers.engine.cancel import CancelBoard
 from swarmkv.workers.engine.context import Context
 from swarmkv.workers.engine.jobs import (
@@ -21,6 +21,7 @@ from swarmkv.workers.engine.jobs import (
     EngineConfig,
     EngineDied,
     EngineInfo,
+    EngineLoad,
     JobCancelled,
     PrefillJob,
     Tokens,
@@ -96,6 +97,11 @@ class LlamaEngine:
         self._is_open = True
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
         self._thread.start()
+
+    @property
+    def load(self) -> EngineLoad:
+        """As of the latest step."""
+        return self._loop.meter.load
 
     def prefill(self, job: PrefillJob) -> None:
         """Queue a prefill; its events follow."""
@@ -227,6 +233,12 @@ def _limits(model: Model, context: Context, config: EngineConfig) -> Limits:
     )
 
 
+def _device(n_gpu_layers: int) -> str:
+    if not n_gpu_layers or not has_gpu():
+        return "CPU"
+    return "GPU" if n_gpu_layers < 0 else f"GPU ({n_gpu_layers} layers)"
+
+
 def _describe(model: Model, context: Context, config: EngineConfig) -> EngineInfo:
     layout: dict[str, str | int | bool] = {
         "build": BUILD,
@@ -254,4 +266,5 @@ def _describe(model: Model, context: Context, config: EngineConfig) -> EngineInf
         n_ctx_train=model.n_ctx_train,
         kv_bytes_per_token=per_token,
         full_snapshot_bytes=longest * (per_token - in_window) + min(longest, model.window) * in_window,
+        device=_device(config.n_gpu_layers),
     )
