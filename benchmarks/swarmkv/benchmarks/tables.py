@@ -252,8 +252,8 @@ def _soak(document: Document) -> Iterator[Table]:
             f"cancelled ones; KV cells were short {case['out_of_cells']:,} times",
             f"store: {case['store_bytes']['last'] / MB:,.1f} MB at the end, {case['store_bytes']['max'] / MB:,.1f} "
             f"at most; Redis: {case['redis_bytes']['last'] / MB:,.1f} MB",
-            f"at most {case['slots_used']['max']:,} slots and {case['cells_used']['max']:,} of {case['n_ctx']:,} cells "
-            "in use",
+            f"in use at most: {case['slots_used']['max']:,} slots, {case['cells_used']['max']:,} of "
+            f"{case['n_ctx']:,} cells",
         )
         yield Table(f"{case['minutes']:g} minutes of work", columns, rows, notes=notes)
 

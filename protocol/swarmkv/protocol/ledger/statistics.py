@@ -46,7 +46,7 @@ class WorkState:
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """Redis itself. `name`: redis or valkey. `max_bytes` 0: no limit. `is_durable`: it writes an append-only file."""
+    """Redis itself. `name`: redis or valkey. `max_bytes` 0: no limit. `is_durable`: with an append-only file."""
 
     name: str
     version: str

@@ -156,7 +156,7 @@ class EngineInfo:
 
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
-    """What an engine has at hand after a step. Cells are held or reserved; tokens are counted since it was opened."""
+    """What an engine has at hand after a step. Cells are held or reserved; tokens count since it was opened."""
 
     cells_used: int = 0
     residents: tuple[str, ...] = ()  # snapshots, the least recently used first
