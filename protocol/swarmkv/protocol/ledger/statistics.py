@@ -130,9 +130,10 @@ class StatisticsLedger:
         asked = [(model, minute) for model in models for minute in minutes]
         unknown = [item for item in asked if item not in self._past]
         found = await self._read(keys.key("model_stats_minute", alias=model, minute=at) for model, at in unknown)
-        known = self._past | {item: totals for item, totals in zip(unknown, found, strict=True) if totals.since_ms}
-        self._past = {item: known[item] for item in asked if item in known}
-        return {model: {at: known[model, at] for at in minutes if (model, at) in known} for model in models}
+        known = self._past | dict(zip(unknown, found, strict=True))
+        # This minute's copy may still come; a past one that is missing never will.
+        self._past = {item: known[item] for item in asked if known[item].since_ms or item[1] < this_minute}
+        return {model: {at: known[model, at] for at in minutes if known[model, at].since_ms} for model in models}
 
     async def _read(self, names: Iterable[str]) -> list[Totals]:
         with broker_errors():
