@@ -358,9 +358,7 @@ class SnapshotStore:
         key = file.key or ""
         last_used_ms, is_pinned = file.last_used_ns // 1_000_000, key in pinned
         if key in known and not known[key].problem:
-            return replace(
-                known[key], size_bytes=file.size_bytes, last_used_ms=last_used_ms, is_pinned=is_pinned
-            )
+            return replace(known[key], size_bytes=file.size_bytes, last_used_ms=last_used_ms, is_pinned=is_pinned)
         try:
             with self._reading(key) as (_, _, header):
                 return SnapshotEntry(key, file.size_bytes, last_used_ms, header.meta, is_pinned=is_pinned)
