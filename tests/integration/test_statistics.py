@@ -100,7 +100,7 @@ async def test_runs_that_succeed_are_counted_with_every_stage(ledger: Ledger) ->
         "tokens_prompt": 9,
         "tokens_generated": 15,
         "tokens_prefilled": PREFIX_TOKENS,
-        "prefill_saved_ms": int(2 * PREFILL_MS),
+        "prefill_saved_ms": 2 * int(PREFILL_MS),
     }
     assert {stage: times.count for stage, times in totals.stages.items() if times.count != 3} == {
         "prefill": 1,

@@ -92,4 +92,5 @@ def test_percentiles_of_nothing_are_none() -> None:
     times = Totals.read({b"ttft:count": b"1", b"ttft:sum_us": b"40000", b"ttft:le:50": b"1"}).stages["ttft"]
     found = Percentiles.of(times)
     assert found is not None
-    assert (found.count, found.mean_ms, found.p50_ms) == (1, 40.0, pytest.approx(37.5))
+    assert (found.count, found.mean_ms) == (1, 40.0)
+    assert found.p50_ms == pytest.approx(37.5)
