@@ -31,6 +31,10 @@ def worker(
     model: ServedModel = None,
     slots: Annotated[int | None, typer.Option(help="Branches decoded at the same time.")] = None,
     threads: Annotated[int | None, typer.Option(help="0: all physical cores.")] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="Port of 127.0.0.1 for this worker's own /metrics and /healthz."),
+    ] = None,
     log_format: LogFormatOption = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log every job.")] = False,
 ) -> None:
@@ -38,7 +42,8 @@ def worker(
 
     What it cannot finish within its grace time, it hands back.
     """
-    settings = load_settings(slots=slots, threads=threads, log_format=log_format)
+    metrics_address = None if metrics_port is None else str(metrics_port)
+    settings = load_settings(slots=slots, threads=threads, log_format=log_format, metrics_address=metrics_address)
     set_up_logs(as_json=settings.log_format == "json", verbose=verbose)
     settings = settings.model_copy(update={"redis_url": redis_url(settings)})
     choice = parse_model(model or settings.model)

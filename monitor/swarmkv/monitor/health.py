@@ -1,38 +1,30 @@
-"""What `/healthz` and `/readyz` answer: whether this process is alive, and whether it can be of use."""
+"""What the monitor's `/healthz` and `/readyz` answer: whether it is alive, and whether it can be of use."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from swarmkv.protocol.errors import BrokerError, BrokerForbidden
 from swarmkv.protocol.ledger import Ledger
+from swarmkv.protocol.probes import Reply
 
-READY_TIMEOUT_S = 2.0  # shorter than what asks: Kubernetes' default is 1 s, Docker's 30 s
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """An answer to a probe: an HTTP status, and one line of text."""
-
-    status: int
-    text: str
+READY_TIMEOUT_S = 2.0
 
 
-def healthz() -> Probe:
+async def healthz() -> Reply:
     """This process answers, whatever Redis does: restarting it would not help Redis."""
-    return Probe(200, "ok\n")
+    return Reply.said(200, "ok")
 
 
-async def readyz(ledger: Ledger) -> Probe:
+async def readyz(ledger: Ledger) -> Reply:
     """Redis answers and takes the ledger's scripts, else status 503 and why. A user who may only read is ready."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             await ledger.check()
     except BrokerForbidden:
-        return Probe(200, "ok, read only\n")
+        return Reply.said(200, "ok, read only")
     except BrokerError as exc:
-        return Probe(503, f"{exc.message}\n")
+        return Reply.said(503, exc.message)
     except TimeoutError:
-        return Probe(503, f"Redis has not answered for {READY_TIMEOUT_S:g} s.\n")
-    return Probe(200, "ok\n")
+        return Reply.said(503, f"Redis has not answered for {READY_TIMEOUT_S:g} s.")
+    return Reply.said(200, "ok")

@@ -90,6 +90,12 @@ class Settings(BaseSettings):
         "text", "json: a line of JSON for each change of state, for worker, up and monitor"
     )
 
+    # Metrics of a process's own
+    metrics_address: str = _field(
+        "",
+        "HOST:PORT, or a port of 127.0.0.1, for /metrics, /healthz and /readyz of worker and monitor; empty: none",
+    )
+
     # Times
     deadline_s: Seconds = _field(86_400.0, "a run ends by then")
     result_ttl_s: Seconds = _field(7 * 86_400.0, "results are kept so long")

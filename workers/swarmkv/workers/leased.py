@@ -13,6 +13,7 @@ import os
 import random
 import secrets
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Any, Generic, TypeVar
@@ -90,6 +91,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         channel = keys.key("doorbell", role=info.role, alias=info.model)
         self.bell = Doorbell(redis, channel, self._control)
         self._stopping = asyncio.Event()
+        self._beat_s: float | None = None  # when Redis took the last heartbeat
         self._spawned: set[asyncio.Task[None]] = set()
 
     # -- what a role adds
@@ -136,6 +138,16 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             finally:
                 await end_all([*side, *self.tasks.values()])
         await self._leave()
+
+    @property
+    def num_held(self) -> int:
+        """Jobs that are leased to it now."""
+        return len(self.held)
+
+    @property
+    def beat_age_s(self) -> float | None:
+        """Time since Redis took a heartbeat; None before the first."""
+        return None if self._beat_s is None else time.monotonic() - self._beat_s
 
     def stop(self) -> None:
         """Take no more jobs; `serve` returns once held ones are finished or handed back."""
@@ -258,6 +270,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             if job_id in self.held:
                 logger.info("job %s is no longer ours", job_id, extra={"action": "lease_lost", "job": job_id})
                 self._let_go(job_id)
+        self._beat_s = time.monotonic()
 
     async def _sweep_loop(self) -> None:
         while True:
@@ -312,6 +325,9 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             await self._patiently(call)
         except BrokerError as exc:
             logger.warning("not recorded: %s", exc, extra={"action": "broker_refused"})
+
+
+AnyWorker = LeasedWorker[TakenBranch] | LeasedWorker[TakenPrefill]
 
 
 async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:

@@ -32,6 +32,7 @@ from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
 from swarmkv.workers.shared_store import warn_of_size
+from swarmkv.workers.status import Status
 from swarmkv.workers.tuning import with_tuning
 from swarmkv.workers.vitals import Vitals
 
@@ -45,10 +46,16 @@ def run_worker(role: WorkerRole, alias: str, model: str, settings: Settings) -> 
 
     Raises ModelError and ConfigError before any job is taken, EngineError when the engine died.
     """
-    return asyncio.run(_serve(role, alias, model, settings))
+    return asyncio.run(_watched(role, alias, model, settings))
 
 
-async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -> int:
+async def _watched(role: WorkerRole, alias: str, model: str, settings: Settings) -> int:
+    status = Status(settings)
+    async with status.answering():
+        return await _serve(role, alias, model, settings, status)
+
+
+async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings, status: Status) -> int:
     path = Path("null") if settings.null_engine else await asyncio.to_thread(resolve_model, model)
     store = SnapshotStore(settings.store_dir, settings.store_budget_bytes)
     redis = connect(settings.redis_url, timeout_s=settings.redis_timeout_s)
@@ -73,6 +80,7 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings) -
             _worker(item, alias, redis, ledger, settings, engine, bridge, store, inventory) for item in roles
         ]
         workers[0].also["inventory"] = inventory.run
+        status.show(workers, engine)
         watching = asyncio.create_task(_watch_model(engine, bridge, settings.heartbeat_s), name="model")
         try:
             await _run_workers(workers, bridge, stopping)
