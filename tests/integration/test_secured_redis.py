@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from swarmkv.monitor.overview import read_overview
 from swarmkv.producer import Producer, Sampling
+from swarmkv.protocol import keys
 from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.errors import BrokerForbidden
+from swarmkv.protocol.ledger import Ledger
 from swarmkv.protocol.settings import Settings
 from tests.command import Home
 from tests.conftest import quick_settings
@@ -18,6 +21,7 @@ from tests.fixtures_secured import *  # noqa: F403 - fixtures are found by name
 from tests.fixtures_secured import needs_tls
 from tests.processes import Fleet, fleet_of
 from tests.secured import USERS, SecuredRedis, connected
+from tests.waiting import eventually
 
 pytestmark = needs_tls
 
@@ -101,6 +105,39 @@ async def test_a_monitor_sees_runs_workers_and_answers_and_nothing_that_it_reads
         refused = monitor.run(*writing, stdin=DOCUMENT.encode())
         assert refused.code == 4
         assert "no permissions" in refused.stderr.lower()
+
+
+async def test_counts_are_kept_by_workers_and_producers_and_read_by_a_monitor(
+    secured: SecuredRedis, workers: Fleet, tmp_path: Path
+) -> None:
+    async with Producer(settings=settings_of(secured, "producer", tmp_path)) as producer:
+        await workers.ready(producer, 2)
+        run = await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)
+        assert (await run.results(20)).state == "done"
+    for user in ("worker", "producer"):
+
+        async def sweep(client: Any, user: str = user) -> None:
+            secured.admin.set(keys.SWEPT, 0)  # a minute has passed
+            await Ledger(client, max_events=100).fleet.sweep(max_solo_crashes=2, lease_ms=2_000)
+            assert secured.admin.keys(keys.key("model_stats_minute", alias="default", minute="*")), user
+
+        secured.admin.delete(*secured.admin.keys(keys.key("model_stats_minute", alias="*", minute="*")), "none")
+        await connected(secured.url(user), sweep)
+
+    async def watch(client: Any) -> None:
+        ledger = Ledger(client, max_events=100)
+
+        async def sees_the_store() -> bool:
+            stores = (await read_overview(ledger)).stores
+            return any(snapshot.hits == 1 for store in stores for snapshot in store.info.snapshots)
+
+        await eventually(sees_the_store)
+        overview = await read_overview(ledger)
+        assert overview.models[0].hour.counters["branches_done"] == 1
+        assert overview.broker is not None
+
+    await connected(secured.url("monitor"), watch)
+    assert secured.refused() == []
 
 
 # -- what each role is refused
