@@ -64,6 +64,20 @@ def test_the_second_signal_cancels_the_tidying() -> None:
     assert steps == ["short way"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_work_that_is_cut_short_in_a_call_which_fails_is_interrupted_all_the_same(number: signal.Signals) -> None:
+    async def work() -> None:
+        try:
+            signal_self(number)
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise RuntimeError("the connection broke off") from None
+
+    with pytest.raises(Interrupted) as caught:
+        run_interruptible(work(), lambda: None)
+    assert caught.value.number == number
+
+
 def test_work_that_ends_by_itself_gives_its_result_or_its_error() -> None:
     async def works() -> int:
         return 7

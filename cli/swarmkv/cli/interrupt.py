@@ -25,7 +25,7 @@ class Interrupted(Exception):
 
 
 def run_interruptible(work: Coroutine[Any, Any, T], stopping: Callable[[], None]) -> T:
-    """asyncio.run, in which SIGINT, SIGTERM and SIGHUP cancel `work`; then raises Interrupted.
+    """asyncio.run, in which SIGINT, SIGTERM and SIGHUP cancel `work`; then raises Interrupted, however it ended.
 
     `stopping` is called at the first of them. A signal that this process was told to ignore (nohup, a background
     job) stays ignored.
@@ -61,7 +61,8 @@ async def _interruptible(work: Coroutine[Any, Any, T], stopping: Callable[[], No
     _listen(on_signal)
     try:
         return await task
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Exception):
+        # Work that is ended anywhere may end in any way: a call that is cut short has errors of its own.
         if received:
             raise Interrupted(received[0]) from None
         raise
