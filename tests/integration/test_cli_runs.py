@@ -163,6 +163,15 @@ def test_waiting_in_vain_for_a_worker_ends_with_code_five(announced: Home) -> No
     assert announced.run("workers").code == 5
 
 
+def test_a_followed_run_that_fails_says_each_thing_once(announced: Home) -> None:
+    done = enqueue(announced, "-p", "a=Why?", "-p", "b=What?", "--follow", "--deadline", "0.3")
+    assert done.code == 5
+    said = done.stdout + done.stderr
+    assert said.count("No prefill worker for model 'default' is alive") == 1
+    assert said.count("did not end within its deadline") == 1
+    assert "b (failed)\n" in done.stdout
+
+
 def test_interrupting_a_wait_leaves_the_run_and_says_how_to_return(announced: Home) -> None:
     (announced.directory / "d.txt").write_bytes(DOCUMENT)
     with announced.started("enqueue", "d.txt", "-p", "Why?", "--wait") as process:

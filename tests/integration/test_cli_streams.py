@@ -46,6 +46,16 @@ def test_a_stdout_that_takes_nothing_is_one_line_and_code_one(
     assert done.stderr.count("error: ") == 1
 
 
+@pytest.mark.parametrize("redirection", [">/dev/full", "--json >/dev/full"])
+def test_a_run_whose_id_cannot_be_written_to_stdout_is_named_on_stderr(home: Home, redirection: str) -> None:
+    (home.directory / "d.txt").write_text("A text.")
+    done = run(home, f"enqueue d.txt -p Why --any-model {redirection}")
+    [summary] = home.run("runs", "--json").json
+    assert done.code == 1
+    assert f"Run {summary['run_id']} was accepted and goes on.\n" in done.stderr
+    assert done.stderr.endswith("error: The result cannot be written to stdout: No space left on device.\n")
+
+
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">&-", ">/dev/full", "<&- >&- 2>&-"])
 def test_the_code_of_an_error_outlives_every_stream(home: Home, redirection: str) -> None:
     assert run(home, f"show nope --json {redirection}").code == 2

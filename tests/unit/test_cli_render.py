@@ -11,7 +11,7 @@ from swarmkv.cli import render
 from swarmkv.cli.live import branch_line, event_line, render_frame
 from swarmkv.cli.savings import Savings
 from swarmkv.producer.view import BranchView, RunView
-from swarmkv.protocol.events import BranchRestarted, PrefillDone, PrefillProgress, RunWarning
+from swarmkv.protocol.events import BranchDone, BranchRestarted, PrefillDone, PrefillProgress, RunWarning
 from swarmkv.protocol.messages import (
     BranchReport,
     BranchResult,
@@ -171,3 +171,35 @@ def test_events_as_plain_lines() -> None:
     restarted = BranchRestarted(branch="a\x1b[1m", attempt=2, reason="worker\nlost")
     assert event_line(restarted) == "a␛[1m: starts again (worker lost)"
     assert event_line(RunWarning(message="No worker.", hint="Start one.")) == "warning: No worker. Start one."
+
+
+PREFIX_TOO_LONG = ErrorInfo(code="prefix_too_long", message="The document has 9 tokens.", hint="Shorten it.")
+FAILED: dict[str, object] = {"state": "failed", "text": "", "finish_reason": "error", "error": PREFIX_TOO_LONG}
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_failed_the_whole_run_is_said_once(terminal: bool) -> None:
+    failed = report(branch("a", **FAILED), branch("b", **FAILED), state="failed", error=PREFIX_TOO_LONG)
+    text = drawn(lambda c: render.full_report(c, failed), terminal=terminal)
+    assert text.count("The document has 9 tokens.") == 1
+    assert text.count(" (failed)") == 2
+
+
+def test_a_branch_that_failed_by_itself_says_why() -> None:
+    failed = report(branch("a", **FAILED), branch("b"), state="completed_with_errors")
+    text = drawn(lambda c: render.full_report(c, failed), terminal=False)
+    assert text.count("The document has 9 tokens. Shorten it.") == 1
+
+
+def test_a_followers_line_names_the_code_of_a_failure_for_the_report_says_it_in_full() -> None:
+    result = BranchResult(finish_reason="error", error=PREFIX_TOO_LONG)
+    event = BranchDone(branch="a", attempt=1, state="failed", result=result)
+    assert event_line(event) == "a: failed (prefix_too_long)"
+
+
+def test_the_last_words_are_those_of_running_branches_on_a_line_each() -> None:
+    running = report(branch("a", state="running", text="one\n\x1b[2Jtwo " + "x" * 200 + " end"), branch("b"))
+    text = drawn(lambda c: render.last_words(c, running), terminal=True, width=60)
+    assert len(text.splitlines()) == 1
+    assert ": …xxx" in text
+    assert text.rstrip().endswith(" end")

@@ -14,6 +14,7 @@ from swarmkv.cli.client import exit_code, open_producer, require_worker
 from swarmkv.cli.interrupt import Interrupted, run_abandonable
 from swarmkv.cli.models import DEFAULT_ALIAS, parse_alias
 from swarmkv.cli.prompts import parse_prompt, read_prompts
+from swarmkv.cli.streams import OutputClosed, OutputFailed
 from swarmkv.cli.submission import (
     Submission,
     name_of,
@@ -90,6 +91,11 @@ def run_submission(submission: Submission, following: Following) -> int:
     accepted: list[RunHandle] = []
     try:
         return run_abandonable(_submit(submission, following, accepted))
+    except (OutputFailed, OutputClosed):
+        if accepted:
+            run = accepted[0].id
+            output.note(f"Run {run} was accepted and goes on.", f"swarmkv results {run} shows its answers.")
+        raise
     except Interrupted:
         if not accepted:
             raise KeyboardInterrupt from None
@@ -114,7 +120,7 @@ async def _submit(submission: Submission, following: Following, accepted: list[R
             any_model=submission.any_model,
         )
         accepted.append(run)
-        for warning in run.warnings:
+        for warning in () if following.follow else run.warnings:  # a follower hears of them as events
             output.note("warning: " + warning.message, warning.hint, style="yellow")
         if not (following.wait or following.follow):
             return await _accepted(run, following)

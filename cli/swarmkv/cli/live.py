@@ -215,7 +215,7 @@ def event_line(event: Event) -> str | None:
 
 def _ending(event: BranchDone) -> str:
     result = event.result
-    if result.error is not None:
-        return f"{event.state}, {clean_line(result.error.message)}"
+    if result.error is not None:  # the report behind the last line says it in full
+        return f"{event.state} ({clean_line(result.error.code)})"
     took = f" in {milliseconds(result.timings_ms.total)}" if result.timings_ms.total else ""
     return f"{event.state}, {result.tokens.generated} tokens{took}"

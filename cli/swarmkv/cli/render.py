@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from swarmkv.cli.text import clean, clean_line
+from swarmkv.cli.text import clean, clean_line, tail
 from swarmkv.protocol.messages import BranchReport, ErrorInfo, RunReport
 
 Cell = Text | str
@@ -25,6 +25,7 @@ STATE_STYLES = {
     "cancelled": "yellow",
 }
 NOTHING = "-"
+_LEAST_WORDS = 20  # characters of a branch's last words, however narrow the terminal
 # Columns of the branch table that are left out on terminals of fewer columns than this.
 _NEEDED_WIDTH = {"prompt": 96, "answer": 96, "state": 76, "queue": 76, "restore": 66}
 
@@ -92,13 +93,18 @@ def tokens_per_second(branch: BranchReport) -> str:
 
 
 def answers(console: Console, report: RunReport, prompts: Mapping[str, str] | None = None) -> None:
-    """Every branch's name, its prompt if that is known, and its answer or what went wrong with it."""
+    """Every branch's name, its prompt if that is known, and its answer or what went wrong with it.
+
+    What went wrong with the whole run, and so ended its branches, is for `summary` to say: once.
+    """
     for branch in report.branches:
         console.print(_heading(branch))
         if prompts and branch.name in prompts:
             asked = Text(clean_line(prompts[branch.name]), style="dim italic")
             console.print(Padding(asked, (0, 0, 0, 2)) if console.is_terminal else asked)
         body = _error_text(branch.error) if branch.error else Text(clean(branch.text.strip()))
+        if branch.error is not None and branch.error == report.error:
+            body = Text()
         if body:
             console.print(Padding(body, (0, 0, 0, 2)) if console.is_terminal else body)
         console.print()
@@ -122,6 +128,15 @@ def summary(console: Console, report: RunReport) -> None:
     console.print(line)
     if report.error:
         console.print(_error_text(report.error))
+
+
+def last_words(console: Console, report: RunReport) -> None:
+    """A line for each branch that is decoded now: the end of what it has said so far."""
+    for branch in report.branches:
+        if branch.state == "running" and branch.text.strip():
+            line = Text.assemble((clean_line(branch.name), "bold cyan"), ": ")
+            line.append(tail(clean_line(branch.text), max(_LEAST_WORDS, console.width - line.cell_len - 1)))
+            console.print(line, soft_wrap=True)
 
 
 def branch_table(console: Console, report: RunReport) -> None:

@@ -31,14 +31,15 @@ def runs(
 
 
 def show(run: RunId, as_json: Json = False) -> None:
-    """Show where a run stands, without the answers."""
-    report = asyncio.run(_report(run))
+    """Show where a run stands, without the answers: of running branches the last words."""
+    report = asyncio.run(_so_far(run))
     if as_json:
         output.print_json(report.model_dump(mode="json"))
         return
     console = output.stdout()
     render.summary(console, report)
     render.branch_table(console, report)
+    render.last_words(console, report)
 
 
 def results(
@@ -46,9 +47,12 @@ def results(
     follow: Annotated[bool, typer.Option("--follow", help="Follow the run to its end first.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print the answers of a run; exit code 3 while some are missing."""
+    """Print the answers of a run, and what running branches have said so far.
+
+    Exit code 3 while some are missing.
+    """
     try:
-        report = run_abandonable(_followed(run, as_json=as_json) if follow else _report(run))
+        report = run_abandonable(_followed(run, as_json=as_json) if follow else _so_far(run))
     except Interrupted:
         raise typer.Exit(exits.UNFINISHED) from None
     if not (follow and as_json):
@@ -104,9 +108,9 @@ async def _listing(limit: int) -> list[RunSummary]:
         return await producer.runs(limit)
 
 
-async def _report(run: str) -> RunReport:
+async def _so_far(run: str) -> RunReport:
     async with open_producer() as producer:
-        return await producer.run(run).report()
+        return await producer.run(run).so_far()
 
 
 async def _followed(run: str, *, as_json: bool) -> RunReport:

@@ -99,8 +99,8 @@ def _branch_started(view: RunView, event: BranchStarted) -> None:
 
 def _branch_text(view: RunView, event: BranchText) -> None:
     branch = view._branch(event.branch)
-    if event.attempt == branch.attempt or branch.attempt == 0:
-        branch.state = "running"
+    if event.attempt == branch.attempt or branch.attempt == 0:  # 0: the stream has lost its beginning
+        branch.state, branch.attempt = "running", event.attempt
         # A piece that was written twice, after a lost connection, is taken once.
         fresh = event.text[max(0, branch.num_chars - event.offset) :]
         branch.text = view._kept(branch.text + fresh)
