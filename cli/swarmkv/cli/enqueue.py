@@ -80,6 +80,7 @@ def enqueue(
         system=system,
         template=None if template is None else read_template(template, limits.max_prompt_bytes),
         name=name or name_of(document),
+        document_name=name_of(document),
         deadline_s=deadline,
         any_model=any_model,
     )
@@ -115,6 +116,7 @@ async def _submit(submission: Submission, following: Following, accepted: list[R
             system=submission.system,
             template=submission.template,
             name=submission.name,
+            document_name=submission.document_name,
             sampling=submission.sampling,
             deadline_s=submission.deadline_s,
             any_model=submission.any_model,

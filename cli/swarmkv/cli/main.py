@@ -23,6 +23,7 @@ from swarmkv.cli.doctor import doctor
 from swarmkv.cli.enqueue import enqueue
 from swarmkv.cli.health import health
 from swarmkv.cli.model import app as model
+from swarmkv.cli.monitor import monitor
 from swarmkv.cli.runs import cancel, results, retry, runs, show
 from swarmkv.cli.snapshots import app as snapshots
 from swarmkv.cli.top import top
@@ -44,7 +45,7 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(up, enqueue, runs, show, results, cancel, retry),
-    *(worker, workers, top, health, doctor, tune, demo),
+    *(worker, workers, top, monitor, health, doctor, tune, demo),
 )
 for _command in _COMMANDS:
     app.command()(_command)

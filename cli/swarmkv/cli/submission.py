@@ -29,6 +29,7 @@ class Submission:
     system: str | None
     template: str | None
     name: str | None
+    document_name: str | None
     deadline_s: float | None
     any_model: bool
 

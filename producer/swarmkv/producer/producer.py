@@ -66,6 +66,7 @@ class Producer:
         system: str | None = None,
         template: str | None = None,
         name: str | None = None,
+        document_name: str | None = None,
         sampling: Sampling | None = None,
         deadline_s: float | None = None,
         any_model: bool = False,
@@ -73,8 +74,9 @@ class Producer:
         """Accept a run: when this returns it is durable in Redis, and it will end.
 
         `branches` are prompts, (name, prompt) pairs, mappings or BranchSpecs; `sampling` is the default of
-        those that carry none. `template` replaces the model's own: text with {document} and then {prompt}. Raises
-        InvalidDocument, InvalidBranch, UnknownModel, Overloaded, BrokerError; nothing was accepted then.
+        those that carry none. `template` replaces the model's own: text with {document} and then {prompt}. `name`
+        and `document_name` are for people to find the run by. Raises InvalidDocument, InvalidBranch, UnknownModel,
+        Overloaded, BrokerError; nothing was accepted then.
         """
         data = checked_document(document, self._settings)
         specs = checked_branches(branches, sampling, self._settings)
@@ -91,6 +93,7 @@ class Producer:
             name=checked_text(name, "The run's name", MAX_RUN_NAME_BYTES) or run_id,
             prefix=prefix,
             document_bytes=len(data),
+            document_name=checked_text(document_name, "The document's name", MAX_RUN_NAME_BYTES) or "",
         )
         await self._ledger.runs.submit(
             spec,

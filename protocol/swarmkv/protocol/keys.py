@@ -46,6 +46,7 @@ ASKED = "swarmkv:asked"  # sorted set: alias by the last time that work was subm
 STORES = "swarmkv:stores"  # sorted set: store id by the last report
 COMMANDS = "swarmkv:commands"  # sorted set: command id by the time it was asked
 CONTROL = "swarmkv:control"  # pub/sub: cancelled jobs, and bells for commands, to all workers
+AUDIT = "swarmkv:audit"  # stream, bounded: what people did by hand, for people
 SWEPT = "swarmkv:swept"  # string: time of the last sweep
 NOTHING = "swarmkv:nothing"  # never there: deleting it is a write that a full Redis allows
 

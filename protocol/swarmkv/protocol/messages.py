@@ -94,6 +94,7 @@ class RunSpec(Message):
     name: str
     prefix: PrefixSpec
     document_bytes: int
+    document_name: str = ""
 
 
 class ErrorInfo(Message):

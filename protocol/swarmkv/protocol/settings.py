@@ -28,6 +28,10 @@ def _field(default: Any, description: str) -> Any:
     return Field(default=default, description=description)
 
 
+def _secret(description: str) -> Any:
+    return Field(default="", description=description, repr=False)
+
+
 class Settings(BaseSettings):
     """All settings; frozen. Environment names are the field names in capitals behind SWARMKV_."""
 
@@ -105,6 +109,17 @@ class Settings(BaseSettings):
     poll_s: Seconds = _field(1.0, "time between looks at the queue when no bell rings")
     grace_s: Seconds = _field(10.0, "time to finish jobs after SIGTERM before they are handed back")
     flush_s: Seconds = _field(0.05, "streamed text is written so often")
+
+    # Monitor
+    monitor_host: str = _field("127.0.0.1", "address that the monitor's page listens on; another one needs a token")
+    monitor_port: Annotated[int, Field(ge=0, le=65_535)] = _field(8_765, "its port; 0: any that is free")
+    monitor_token: str = _secret("token of the page's administrators")
+    monitor_read_token: str = _secret("token of those who may look and change nothing")
+    monitor_user: str = _field("", "user of an administrator by HTTP basic authentication")
+    monitor_password: str = _secret("that user's password")
+    monitor_allowed_hosts: str = _field(
+        "", "names under which a reverse proxy serves the page, with commas between"
+    )
 
     @property
     def lease_ms(self) -> int:

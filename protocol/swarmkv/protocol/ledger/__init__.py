@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from arq.connections import ArqRedis
 
+from swarmkv.protocol.ledger.audit import AuditEntry, AuditLedger
+from swarmkv.protocol.ledger.catalog import RunCatalog, RunQuery, RunRow
 from swarmkv.protocol.ledger.commands import CommandLedger
 from swarmkv.protocol.ledger.fleet import FleetLedger, LiveWorker, SweepCounts
+from swarmkv.protocol.ledger.inspection import BranchView, RunInspection, RunView
 from swarmkv.protocol.ledger.jobs import JobLedger, Outcome, TakenBranch, TakenPrefill, error_info
 from swarmkv.protocol.ledger.limits import Limits
 from swarmkv.protocol.ledger.recovery import RecoveryLedger
@@ -18,13 +21,19 @@ from swarmkv.protocol.ledger.statistics import BrokerState, QueueState, Statisti
 from swarmkv.protocol.ledger.stores import StoreLedger
 
 __all__ = [
+    "AuditEntry",
+    "BranchView",
     "BrokerState",
     "Ledger",
     "Limits",
     "LiveWorker",
     "Outcome",
     "QueueState",
+    "RunCatalog",
+    "RunQuery",
+    "RunRow",
     "RunSummary",
+    "RunView",
     "SweepCounts",
     "TakenBranch",
     "TakenPrefill",
@@ -45,6 +54,9 @@ class Ledger:
         self.statistics = StatisticsLedger(redis)
         self.stores = StoreLedger(redis, scripts)
         self.commands = CommandLedger(redis, scripts, self.fleet)
+        self.catalog = RunCatalog(redis)
+        self.inspection = RunInspection(redis)
+        self.audit = AuditLedger(redis)
 
     async def check(self) -> None:
         """Raise BrokerError unless Redis answers and takes the scripts; BrokerForbidden if it only lets us read."""

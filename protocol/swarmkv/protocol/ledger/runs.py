@@ -75,6 +75,7 @@ class RunLedger:
             "run": spec.run_id,
             "spec": encode(spec),
             "name": spec.name,
+            "document_name": spec.document_name,
             "model": spec.prefix.model,
             "prefix": spec.prefix.prefix_id,
             "prefix_spec": encode(spec.prefix),

@@ -1,5 +1,5 @@
 -- Accepts a run whole, or not at all. Returns {status, ...}.
--- a: run, spec, name, model, prefix, prefix_spec, document, document_bytes, branches[{name, spec, within_ms (0: as long as the run)}], deadline_ms,
+-- a: run, spec, name, document_name, model, prefix, prefix_spec, document, document_bytes, branches[{name, spec, within_ms (0: as long as the run)}], deadline_ms,
 --    ttl_ms, any_model, limits
 local run_key = K.run(a.run)
 if redis.call('EXISTS', run_key) == 1 then return {'exists'} end
@@ -14,6 +14,7 @@ end
 
 local life_ms, deadline_ms = a.deadline_ms + a.ttl_ms, now + a.deadline_ms
 redis.call('HSET', run_key, 'spec', a.spec, 'state', 'queued', 'name', a.name, 'model', a.model,
+  'document_name', a.document_name,
   'prefix', a.prefix, 'branches', #a.branches, 'open', #a.branches, 'done', 0, 'failed', 0, 'cancelled', 0,
   'created_ms', now, 'opened_ms', now, 'worked_ms', 0, 'deadline_ms', deadline_ms, 'ttl_ms', a.ttl_ms,
   'prefills_run', 0, 'prefill_ms', 0)

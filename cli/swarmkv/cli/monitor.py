@@ -1,0 +1,44 @@
+"""`swarmkv monitor`: the page on which to watch runs, workers and snapshots."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from swarmkv.cli import exits, output
+from swarmkv.protocol.broker import shown
+from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.place import redis_url
+from swarmkv.protocol.settings import load_settings
+
+
+def monitor(
+    host: Annotated[str | None, typer.Option(help="Where to listen. [default: SWARMKV_MONITOR_HOST]")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="0: any that is free. [default: SWARMKV_MONITOR_PORT]")
+    ] = None,
+) -> None:
+    """Serve a web page that shows runs, workers and snapshots, until Ctrl-C.
+
+    On 127.0.0.1 unless told otherwise; another address needs SWARMKV_MONITOR_TOKEN.
+    """
+    settings = load_settings(monitor_host=host, monitor_port=port)
+    url = redis_url(settings)
+    serve = _import_serve()
+    serve(settings, url, lambda address: output.note(f"monitor   {address} shows {shown(url)}; Ctrl-C stops it"))
+    raise typer.Exit(exits.DONE)
+
+
+def _import_serve() -> Any:
+    """The server; imported late, for a plain installation has none."""
+    try:
+        from swarmkv.monitor.web.serve import serve
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and exc.name.startswith("swarmkv"):
+            raise
+        raise ConfigError(
+            f"The monitor needs the package {exc.name}, which is not installed.",
+            hint="pip install 'swarmkv[monitor]'",
+        ) from exc
+    return serve

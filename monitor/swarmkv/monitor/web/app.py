@@ -1,0 +1,84 @@
+"""The application: addresses, what each request passes first, and what lives as long as the monitor."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from swarmkv.monitor.web import pages
+from swarmkv.monitor.web.access import access_of
+from swarmkv.monitor.web.assets import static
+from swarmkv.monitor.web.guard import Guard
+from swarmkv.monitor.web.routes import audit, dead, downloads, login, run, runs, submit
+from swarmkv.monitor.web.site import Site
+from swarmkv.producer import Producer
+from swarmkv.protocol.broker import connect
+from swarmkv.protocol.errors import SwarmkvError
+from swarmkv.protocol.ledger import Ledger
+from swarmkv.protocol.settings import Settings
+
+ROUTES = (
+    Route("/login", login.login_form, name="login"),
+    Route("/login", login.login, methods=["POST"]),
+    Route("/logout", login.logout, methods=["POST"]),
+    Route("/static/{name}", static),
+    Route("/runs", runs.run_list),
+    Route("/live/runs", runs.run_list_events),
+    Route("/runs/{run}", run.run_page),
+    Route("/live/runs/{run}", run.run_events),
+    Route("/runs/{run}/branches/{index:int}", run.branch_page),
+    Route("/runs/{run}/results.{kind}", downloads.download),
+    Route("/runs/{run}/cancel", run.cancel, methods=["POST"]),
+    Route("/runs/{run}/retry", run.retry, methods=["POST"]),
+    Route("/new", submit.submit_form),
+    Route("/new", submit.submit, methods=["POST"]),
+    Route("/dead", dead.dead_list),
+    Route("/live/dead", dead.dead_events),
+    Route("/dead/{entry}/retry", dead.retry, methods=["POST"]),
+    Route("/dead/{entry}/drop", dead.drop, methods=["POST"]),
+    Route("/audit", audit.audit),
+)
+
+
+def create_app(settings: Settings, redis_url: str, host: str) -> Starlette:
+    """The page over one Redis, for a server that listens on `host`; it connects when the first request comes.
+
+    `app.state.site` is what it shares. Raises ConfigError when it would let in everybody from outside.
+    """
+    redis = connect(redis_url, timeout_s=settings.redis_timeout_s)
+    site = Site(
+        settings=settings,
+        access=access_of(settings, host),
+        redis=redis,
+        ledger=Ledger(redis, max_events=settings.max_events),
+        producer=Producer(redis_url, settings),
+    )
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        site.hub.stop()
+        await site.producer.close()
+        await redis.aclose(close_connection_pool=True)
+
+    app = Starlette(
+        routes=list(ROUTES),
+        lifespan=lifespan,
+        middleware=[Middleware(Guard, site=site)],
+        exception_handlers={SwarmkvError: pages.show_our_error, HTTPException: _show_http_error},
+    )
+    app.state.site = site
+    return app
+
+
+async def _show_http_error(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    text = "There is nothing at this address." if exc.detail == "Not Found" else exc.detail
+    return pages.show_error(request, exc.status_code, text, headers=exc.headers)
