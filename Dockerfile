@@ -92,7 +92,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache \
     && groupadd --gid 10001 swarmkv \
     && useradd --uid 10001 --gid 10001 --create-home --shell /usr/sbin/nologin swarmkv \
-    && install -d -o 10001 -g 10001 -m 0700 /models /state
+    && install -d -o 10001 -g 10001 -m 0700 /models /state /var/lib/swarmkv
 COPY --from=model /models /opt/swarmkv/share/swarmkv/models
 COPY --from=installed /opt/swarmkv /opt/swarmkv
 # One uid for every role: the store's directory and the files in it are private to their owner.

@@ -12,7 +12,7 @@ from tests.containers.stack import Following, Stack, wait_for
 from tests.containers.told import Told
 
 SAMPLE = ROOT / "cli" / "swarmkv" / "cli" / "samples" / "specification.md"
-MONITOR = "http://127.0.0.1:8080"
+MONITOR = "http://127.0.0.1:8765"
 STOP_GRACE_S = 30.0  # as docker-compose.yml has it
 _GREEDY = ("--temperature", "0", "--any-model")
 _QUESTIONS = (

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from swarmkv.cli import exits, output
+from swarmkv.cli.token_file import kept_token
 from swarmkv.protocol.broker import shown
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import redis_url
-from swarmkv.protocol.settings import load_settings
+from swarmkv.protocol.settings import Settings, load_settings
 
 
 def monitor(
@@ -21,13 +22,27 @@ def monitor(
 ) -> None:
     """Serve a web page that shows runs, workers and snapshots, until Ctrl-C.
 
-    On 127.0.0.1 unless told otherwise; another address needs SWARMKV_MONITOR_TOKEN.
+    On 127.0.0.1 unless told otherwise; another address needs SWARMKV_MONITOR_TOKEN or SWARMKV_MONITOR_TOKEN_FILE.
     """
     settings = load_settings(monitor_host=host, monitor_port=port)
     url = redis_url(settings)
     serve = _import_serve()
-    serve(settings, url, lambda address: output.note(f"monitor   {address} shows {shown(url)}; Ctrl-C stops it"))
+    kept = _kept_token(settings)
+    serve(settings.model_copy(update=kept), url, lambda address: _say(settings.monitor_url or address, url, kept))
     raise typer.Exit(exits.DONE)
+
+
+def _kept_token(settings: Settings) -> dict[str, str]:
+    """The administrators' token out of its file, unless it is given as such. Raises ConfigError."""
+    if settings.monitor_token or settings.monitor_token_file is None:
+        return {}
+    return {"monitor_token": kept_token(settings.monitor_token_file)}
+
+
+def _say(address: str, url: str, kept: dict[str, str]) -> None:
+    output.note(f"monitor   {address} shows {shown(url)}; Ctrl-C stops it")
+    for token in kept.values():
+        output.note(f"token     {token}")
 
 
 def _import_serve() -> Any:

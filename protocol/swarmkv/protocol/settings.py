@@ -113,7 +113,11 @@ class Settings(BaseSettings):
     # Monitor
     monitor_host: str = _field("127.0.0.1", "address that the monitor's page listens on; another one needs a token")
     monitor_port: Annotated[int, Field(ge=0, le=65_535)] = _field(8_765, "its port; 0: any that is free")
+    monitor_url: str = _field("", "the page's address for people, when it is another, as behind a container's port")
     monitor_token: str = _secret("token of the page's administrators")
+    monitor_token_file: Path | None = _field(
+        None, "file of that token, made with a new one if it is not there; the token is printed"
+    )
     monitor_read_token: str = _secret("token of those who may look and change nothing")
     monitor_user: str = _field("", "user of an administrator by HTTP basic authentication")
     monitor_password: str = _secret("that user's password")
