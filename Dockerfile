@@ -47,7 +47,7 @@ RUN case "${GGML_NATIVE}-$(uname -m)" in \
         *) cpu="" ;; \
     esac \
     && CMAKE_ARGS="-DGGML_NATIVE=${GGML_NATIVE} ${cpu} -DLLAVA_BUILD=OFF ${LLAMA_CMAKE_ARGS}" \
-       /opt/swarmkv/bin/pip install -q --require-hashes --no-deps --no-binary :all: -r /locks/engine.txt \
+       /opt/swarmkv/bin/pip install -q --require-hashes --no-deps --no-binary llama-cpp-python -r /locks/engine.txt \
     && find /opt/swarmkv -name '*.so*' -type f -path '*llama*' -exec strip --strip-unneeded {} + \
     && cd /opt/swarmkv/lib/python3*/site-packages && rm -rf bin include lib share
 
