@@ -92,7 +92,7 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* /var/log/* /var/cache/ldconfig/aux-cache \
     && groupadd --gid 10001 swarmkv \
     && useradd --uid 10001 --gid 10001 --create-home --shell /usr/sbin/nologin swarmkv \
-    && install -d -o 10001 -g 10001 -m 0700 /models /state /var/lib/swarmkv
+    && install -d -o 10001 -g 10001 -m 0700 /models /var/lib/swarmkv
 COPY --from=model /models /opt/swarmkv/share/swarmkv/models
 COPY --from=installed /opt/swarmkv /opt/swarmkv
 # One uid for every role: the store's directory and the files in it are private to their owner.
@@ -103,7 +103,7 @@ ENV PATH=/opt/swarmkv/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     LC_ALL=C.UTF-8 \
     XDG_CACHE_HOME=/models/cache \
-    XDG_STATE_HOME=/state \
+    XDG_STATE_HOME=/tmp \
     HF_HOME=/models/hf \
     SWARMKV_STORE_DIR=/run/swarmkv/store
 # A worker ends well on SIGTERM; give it longer than SWARMKV_GRACE_S before the SIGKILL.
