@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test faults check format format-check lint types imports figures fuzz audit lock clean
+.PHONY: help setup demo test faults check format format-check lint types imports figures containers fuzz audit lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -55,6 +55,9 @@ imports: setup  ## check that the parts only point down
 
 figures: setup  ## measure the figures of docs/performance.md with the real model (minutes)
 	@$(BIN)/python -m tests.figures
+
+containers:  ## run docker-compose.yml for real, and break it: podman, root, a Debian for tests (15 minutes)
+	@deploy/test-compose
 
 FUZZ_MINUTES ?= 10
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import urllib.error
 import urllib.request
+from functools import partial
 from typing import Any
 
 from tests.containers.machine import ROOT, Failed
@@ -33,6 +34,7 @@ class Story:
         """All chapters; raises Failed at the first thing that is not as it should be."""
         self._comes_up_and_answers()
         self._shares_one_store()
+        self._demonstrates()
         self._scales()
         self._loses_a_branch_worker()
         self._loses_the_prefill_worker()
@@ -54,7 +56,7 @@ class Story:
         self._told.saw(f"it says {report['branches'][0]['text'].strip()[:60]!r}")
         for service in ("redis", "prefill", "branch", "monitor"):
             [container] = self._stack.containers(service)
-            wait_for(f"{service} healthy", lambda name=container: self._stack.is_healthy(name))
+            wait_for(f"{service} healthy", partial(self._stack.is_healthy, container))
             user = self._stack.podman("exec", container, "id", "-u").strip()
             self._told.saw(f"{container} is healthy, as user {user}")
 
@@ -73,6 +75,14 @@ class Story:
         self._told.saw(
             f"{len(report['branches'])} more prompts: no prefill, {report['prefill_saved_ms'] / 1000:.1f} s saved"
         )
+
+    def _demonstrates(self) -> None:
+        self._told.chapter("--profile demo")
+        started = time.monotonic()
+        shown = self._stack.compose("--profile", "demo", "run", "--rm", "-T", "demo").rstrip().splitlines()
+        for line in shown[-12:]:
+            self._told.saw("| " + line)
+        self._told.saw(f"the demo ended with 0 after {time.monotonic() - started:.1f} s")
 
     def _scales(self) -> None:
         self._told.chapter("up --scale branch=2")
@@ -134,9 +144,11 @@ class Story:
     def _drains(self) -> None:
         self._told.chapter("a branch worker is drained")
         victim = sorted(self._stack.workers("branch"), key=lambda row: str(row["id"]))[0]["id"]
-        self._stack.swarmkv("drain", str(victim))
-        took = wait_for("one branch worker", lambda: len(self._stack.workers("branch")) == 1)
+        self._stack.swarmkv("workers", "drain", str(victim))
+        took = wait_for("its leaving", lambda: victim not in {row["id"] for row in self._stack.workers("branch")})
         self._told.saw(f"{victim} left after {took:.1f} s")
+        took = wait_for("two branch workers again", lambda: len(self._stack.workers("branch")) == 2)
+        self._told.saw(f"a fresh one took its place after {took:.1f} s, as its restart policy says")
 
     def _stops_in_time(self) -> None:
         self._told.chapter("stop")
