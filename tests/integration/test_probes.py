@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 import pytest
 
-from swarmkv.monitor.health import healthz, readyz
+from swarmkv.monitor.health import Probe, healthz, readyz
+from swarmkv.monitor.machines import machine_pages
 from swarmkv.protocol import probes
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.ledger import Ledger
 from swarmkv.protocol.ledger.scripts import names, source
-from swarmkv.protocol.probes import Reply, answering, parse_address
+from swarmkv.protocol.probes import Reply, answering, listen, parse_address, url_of
 from swarmkv.protocol.settings import Settings
 from tests.waiting import eventually
 
@@ -47,7 +48,9 @@ async def broken() -> Reply:
 
 @pytest.fixture
 async def url() -> AsyncIterator[str]:
-    async with answering("127.0.0.1:0", {"/healthz": fine, "/broken": broken}) as url:
+    listener = listen("127.0.0.1:0")
+    url = url_of(listener)
+    async with answering(listener, {"/healthz": fine, "/broken": broken}):
         yield url
 
 
@@ -115,8 +118,7 @@ def test_what_is_no_address_is_refused_with_the_name_of_the_setting(text: str) -
 
 async def test_a_port_that_is_taken_is_an_error_for_people(url: str) -> None:
     with pytest.raises(ConfigError, match="cannot be served") as caught:
-        async with answering(url.removeprefix("http://"), {}):
-            pass
+        listen(url.removeprefix("http://"))
     assert "port 0" in caught.value.hint
 
 
@@ -129,7 +131,7 @@ async def ledger_of(url: str, timeout_s: float = 5) -> AsyncIterator[Ledger]:
 
 async def test_ready_means_that_redis_answers_and_has_every_script(settings: Settings) -> None:
     async with ledger_of(settings.redis_url) as ledger:
-        assert await readyz(ledger) == Reply.said(200, "ok")
+        assert await readyz(ledger) == Probe(200, "ok\n")
         client = connect(settings.redis_url, timeout_s=5)
         digests = [client.register_script(source(name)).sha for name in names()]
         assert {"submit", "take", "sweep"} <= set(names())
@@ -139,9 +141,9 @@ async def test_ready_means_that_redis_answers_and_has_every_script(settings: Set
 
 async def test_without_redis_the_process_is_alive_and_not_ready() -> None:
     async with ledger_of("redis://127.0.0.1:1/0") as ledger:
-        assert await healthz() == Reply.said(200, "ok")
+        assert healthz() == Probe(200, "ok\n")
         reply = await readyz(ledger)
-    assert (reply.status, b"cannot be reached" in reply.body) == (503, True)
+    assert (reply.status, "cannot be reached" in reply.text) == (503, True)
 
 
 async def test_a_redis_that_is_silent_costs_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +151,14 @@ async def test_a_redis_that_is_silent_costs_a_bounded_time(monkeypatch: pytest.M
     with silent_server() as port:
         async with ledger_of(f"redis://127.0.0.1:{port}/0") as ledger:
             reply = await readyz(ledger)
-    assert (reply.status, reply.body) == (503, b"Redis has not answered for 0.1 s.\n")
+    assert reply == Probe(503, "Redis has not answered for 0.1 s.\n")
+
+
+async def test_the_monitor_answers_machines_with_the_same(settings: Settings) -> None:
+    async with ledger_of(settings.redis_url) as ledger:
+        pages = machine_pages(ledger)
+        assert await pages["/healthz"]() == await pages["/readyz"]() == Reply.said(200, "ok")
+        assert b"swarmkv_redis_up 1.0" in (await pages["/metrics"]()).body
 
 
 @contextmanager

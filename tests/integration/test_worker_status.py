@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
-from swarmkv.monitor.metrics import CONTENT_TYPE, answer_metrics
+from swarmkv.monitor.machines import machine_pages
+from swarmkv.monitor.metrics import answer_metrics
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.ledger import Ledger
-from swarmkv.protocol.probes import Reply, answering
+from swarmkv.protocol.probes import answering, listen, url_of
 from tests.command import Home
 from tests.prometheus import DEPLOY, families, program, promtool
 from tests.waiting import eventually, wait_until
@@ -152,10 +153,9 @@ async def test_a_real_prometheus_scrapes_monitor_and_worker_and_takes_the_rules(
     redis = connect(dict(home.settings)["SWARMKV_REDIS_URL"], timeout_s=5)
     ledger = Ledger(redis, max_events=100)
 
-    async def metrics() -> Reply:
-        return Reply(200, await answer_metrics(ledger), CONTENT_TYPE)
-
-    async with answering("127.0.0.1:0", {"/metrics": metrics}) as monitor_url:
+    listener = listen("127.0.0.1:0")
+    monitor_url = url_of(listener)
+    async with answering(listener, machine_pages(ledger)):
         with home.started("worker", "all", "--metrics-port", "0"):
             worker_url = await asyncio.to_thread(listening, home)
             targets = [url.removeprefix("http://") for url in (monitor_url, worker_url)]

@@ -1,30 +1,38 @@
-"""What the monitor's `/healthz` and `/readyz` answer: whether it is alive, and whether it can be of use."""
+"""What `/healthz` and `/readyz` answer: whether this process is alive, and whether it can be of use."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from swarmkv.protocol.errors import BrokerError, BrokerForbidden
 from swarmkv.protocol.ledger import Ledger
-from swarmkv.protocol.probes import Reply
 
-READY_TIMEOUT_S = 2.0
+READY_TIMEOUT_S = 2.0  # shorter than what asks: Kubernetes' default is 1 s, Docker's 30 s
 
 
-async def healthz() -> Reply:
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """An answer to a probe: an HTTP status, and one line of text."""
+
+    status: int
+    text: str
+
+
+def healthz() -> Probe:
     """This process answers, whatever Redis does: restarting it would not help Redis."""
-    return Reply.said(200, "ok")
+    return Probe(200, "ok\n")
 
 
-async def readyz(ledger: Ledger) -> Reply:
+async def readyz(ledger: Ledger) -> Probe:
     """Redis answers and takes the ledger's scripts, else status 503 and why. A user who may only read is ready."""
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):
             await ledger.check()
     except BrokerForbidden:
-        return Reply.said(200, "ok, read only")
+        return Probe(200, "ok, read only\n")
     except BrokerError as exc:
-        return Reply.said(503, exc.message)
+        return Probe(503, f"{exc.message}\n")
     except TimeoutError:
-        return Reply.said(503, f"Redis has not answered for {READY_TIMEOUT_S:g} s.")
-    return Reply.said(200, "ok")
+        return Probe(503, f"Redis has not answered for {READY_TIMEOUT_S:g} s.\n")
+    return Probe(200, "ok\n")

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import http
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -54,20 +55,32 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-@asynccontextmanager
-async def answering(address: str, pages: Pages) -> AsyncIterator[str]:
-    """Answer GET and HEAD for the paths of `pages` inside the block, which is given the URL without a path.
+def listen(address: str) -> socket.socket:
+    """A socket on an address as SWARMKV_METRICS_ADDRESS has it; port 0 is any free one. The caller closes it.
 
-    Port 0 is any free one. Raises ConfigError when it cannot listen there.
+    Raises ConfigError when it cannot listen there.
     """
     host, port = parse_address(address)
-    door = _Door(pages)
     try:
-        server = await asyncio.start_server(door.serve, host, port, limit=_MAX_HEAD_BYTES)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
     except OSError as exc:
         raise _cannot_listen(address, exc) from exc
+
+
+def url_of(listener: socket.socket) -> str:
+    """The URL of what listens, without a path."""
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+@asynccontextmanager
+async def answering(listener: socket.socket, pages: Pages) -> AsyncIterator[None]:
+    """Answer GET and HEAD for the paths of `pages` inside the block, which closes `listener` at its end."""
+    door = _Door(pages)
+    server = await asyncio.start_server(door.serve, sock=listener, limit=_MAX_HEAD_BYTES)
     try:
-        yield f"http://{f'[{host}]' if ':' in host else host}:{server.sockets[0].getsockname()[1]}"
+        yield
     finally:
         server.close()
         door.close()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from swarmkv.protocol.errors import ConfigError
-from swarmkv.protocol.probes import Reply, answering
+from swarmkv.protocol.probes import Reply, answering, listen, url_of
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.jobs import Engine
 from swarmkv.workers.leased import AnyWorker
@@ -39,7 +39,9 @@ class Status:
             return Reply(200, render(self._workers, self._engine), content_type)
 
         pages = {"/metrics": metrics, "/healthz": self._healthz, "/readyz": self._readyz}
-        async with answering(self._settings.metrics_address, pages) as url:
+        listener = listen(self._settings.metrics_address)
+        url = url_of(listener)
+        async with answering(listener, pages):
             logger.info("metrics at %s/metrics", url, extra={"action": "worker_metrics", "url": url})
             yield
 
