@@ -16,7 +16,20 @@ from swarmkv.monitor.web import pages
 from swarmkv.monitor.web.access import access_of
 from swarmkv.monitor.web.assets import static
 from swarmkv.monitor.web.guard import Guard
-from swarmkv.monitor.web.routes import audit, dead, downloads, login, run, runs, submit
+from swarmkv.monitor.web.reader import OverviewReader
+from swarmkv.monitor.web.routes import (
+    audit,
+    dead,
+    downloads,
+    login,
+    overview,
+    probes,
+    run,
+    runs,
+    snapshots,
+    submit,
+    workers,
+)
 from swarmkv.monitor.web.site import Site
 from swarmkv.producer import Producer
 from swarmkv.protocol.broker import connect
@@ -29,6 +42,11 @@ ROUTES = (
     Route("/login", login.login, methods=["POST"]),
     Route("/logout", login.logout, methods=["POST"]),
     Route("/static/{name}", static),
+    Route("/metrics", probes.metrics),
+    Route("/healthz", probes.healthz),
+    Route("/readyz", probes.readyz),
+    Route("/", overview.overview),
+    Route("/live/overview", overview.overview_events),
     Route("/runs", runs.run_list),
     Route("/live/runs", runs.run_list_events),
     Route("/runs/{run}", run.run_page),
@@ -39,6 +57,12 @@ ROUTES = (
     Route("/runs/{run}/retry", run.retry, methods=["POST"]),
     Route("/new", submit.submit_form),
     Route("/new", submit.submit, methods=["POST"]),
+    Route("/snapshots", snapshots.snapshots),
+    Route("/live/snapshots", snapshots.snapshots_events),
+    Route("/snapshots/{store}/{snapshot}/{kind}", snapshots.command, methods=["POST"]),
+    Route("/workers", workers.workers),
+    Route("/live/workers", workers.workers_events),
+    Route("/workers/{worker}/{kind}", workers.command, methods=["POST"]),
     Route("/dead", dead.dead_list),
     Route("/live/dead", dead.dead_events),
     Route("/dead/{entry}/retry", dead.retry, methods=["POST"]),
@@ -53,12 +77,14 @@ def create_app(settings: Settings, redis_url: str, host: str) -> Starlette:
     `app.state.site` is what it shares. Raises ConfigError when it would let in everybody from outside.
     """
     redis = connect(redis_url, timeout_s=settings.redis_timeout_s)
+    ledger = Ledger(redis, max_events=settings.max_events)
     site = Site(
         settings=settings,
         access=access_of(settings, host),
         redis=redis,
-        ledger=Ledger(redis, max_events=settings.max_events),
+        ledger=ledger,
         producer=Producer(redis_url, settings),
+        reader=OverviewReader(ledger),
     )
 
     @contextlib.asynccontextmanager

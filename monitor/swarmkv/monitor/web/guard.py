@@ -75,18 +75,20 @@ class Guard:
                 421, "This page does not go by that name. Behind a proxy, set SWARMKV_MONITOR_ALLOWED_HOSTS."
             )
         if path.startswith(PUBLIC):
-            return None if request.method in SAFE_METHODS else _no_method()
+            _check_method(request, SAFE_METHODS)
+            return None
         state.principal, by_bearer = self._identify(request)
         if path == LOGIN:
-            return None if request.method in SAFE_METHODS else await self._check_form(request)
+            if request.method not in SAFE_METHODS:
+                await self._check_form(request)
+            return None
         if state.principal is None:
             return _ask_who(request)
-        if request.method in SAFE_METHODS:
-            return None
-        if request.method != "POST":
-            return _no_method()
-        await self._check_role(request)
-        return await self._check_form(request, is_trusted=by_bearer)
+        if request.method not in SAFE_METHODS:
+            _check_method(request, ("POST",))
+            await self._check_role(request)
+            await self._check_form(request, is_trusted=by_bearer)
+        return None
 
     def _identify(self, request: Request) -> tuple[Principal | None, bool]:
         """Who asks, and whether by a header that no browser sends on its own."""
@@ -164,8 +166,9 @@ def _ask_who(request: Request) -> Response:
     raise Refused(401, "Say who you are: Authorization: Bearer TOKEN.", headers={"www-authenticate": "Bearer"})
 
 
-def _no_method() -> Response:
-    raise Refused(405, "This page does not know that method.")
+def _check_method(request: Request, known: tuple[str, ...]) -> None:
+    if request.method not in known:
+        raise Refused(405, "This page does not know that method.")
 
 
 def _bounded(receive: Receive, max_bytes: int) -> Receive:

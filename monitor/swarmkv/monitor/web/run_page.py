@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from swarmkv.monitor.web import pages, timeline
 from swarmkv.monitor.web.timeline import Bar
@@ -61,7 +62,7 @@ class RunPage:
             found[f"text-{view.index}"] = pages.render("parts/branch_text.html", branch=view, run=run)
         return found
 
-    def context(self, *, form_token: str) -> dict[str, object]:
+    def context(self, *, form_token: str) -> dict[str, Any]:
         """What the page's template needs."""
         run = self.run
         assert run is not None

@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from swarmkv.monitor.web.access import Access
 from swarmkv.monitor.web.live import Hub
+from swarmkv.monitor.web.reader import OverviewReader
 from swarmkv.monitor.web.throttle import Throttle
 from swarmkv.producer import Producer
 from swarmkv.protocol.ledger import AuditEntry, Ledger
@@ -26,6 +27,7 @@ class Site:
     redis: ArqRedis
     ledger: Ledger
     producer: Producer
+    reader: OverviewReader
     hub: Hub = field(default_factory=Hub)
     throttle: Throttle = field(default_factory=Throttle)
 

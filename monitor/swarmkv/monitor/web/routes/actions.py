@@ -27,3 +27,8 @@ async def act(request: Request, action: str, target: str, work: Awaitable[str]) 
             return pages.show_our_error(request, error)
         return JSONResponse({"action": action, "target": target, "outcome": outcome})
     return pages.go(request, str(request.state.form.get("back", "/")), notice=outcome, is_error=error is not None)
+
+
+def asker(request: Request) -> str:
+    """Who asks, as commands to workers say it."""
+    return f"web: {request.state.principal.name}"

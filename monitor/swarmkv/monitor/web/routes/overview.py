@@ -1,0 +1,46 @@
+"""The first page: what waits and runs, who works, how fast, and what to look at."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from swarmkv.monitor.alerts import alerts
+from swarmkv.monitor.overview import Overview
+from swarmkv.monitor.web import pages
+from swarmkv.monitor.web.blocks import BlockSource
+from swarmkv.monitor.web.charts import hour_chart
+from swarmkv.monitor.web.site import site_of
+
+
+async def overview(request: Request) -> Response:
+    """GET /"""
+    blocks = _blocks(await site_of(request).reader.read())
+    return pages.page(request, "overview.html", blocks=blocks)
+
+
+async def overview_events(request: Request) -> Response:
+    """GET /live/overview"""
+    site = site_of(request)
+
+    async def render() -> dict[str, str]:
+        return _blocks(await site.reader.read())
+
+    return site.hub.stream("overview", lambda: BlockSource(render))
+
+
+def _blocks(now: Overview) -> dict[str, str]:
+    everything = now.all_models
+    context = {
+        "now": now,
+        "all": everything,
+        "alerts": alerts(now),
+        "branches": hour_chart(
+            everything.minutes, now.now_ms, lambda m: m.per_minute(m.totals.counters["branches_done"]), "branches"
+        ),
+        "tokens": hour_chart(
+            everything.minutes, now.now_ms, lambda m: m.per_minute(m.totals.counters["tokens_generated"]), "tokens"
+        ),
+    }
+    names = ("alerts", "facts", "queues", "latency", "throughput", "stores", "workers")
+    return {f"overview-{name}": pages.render(f"parts/overview_{name}.html", **context) for name in names}
