@@ -394,6 +394,61 @@ def test_pinned_snapshots_are_never_evicted_and_nothing_goes_in_vain(folder: Pat
     assert [entry.key for entry in store.ls()] == [key_of(1)]
 
 
+def test_snapshots_that_people_pinned_are_never_evicted_also_by_another_store_on_the_directory(
+    folder: Path,
+) -> None:
+    store = SnapshotStore(folder, 2 * SNAPSHOT_BYTES)
+    publish(store, 1)
+    publish(store, 2)
+
+    assert (store.pin(key_of(1)), store.pin(key_of(1))) == (True, False)
+    other = SnapshotStore(folder, 2 * SNAPSHOT_BYTES)
+    publish(other, 3)
+
+    assert [(entry.key, entry.is_pinned) for entry in store.ls()] == [(key_of(3), False), (key_of(1), True)]
+    store.pin(key_of(3))
+    with pytest.raises(StoreFull, match=r"0 B waited for, .* pinned, 0 B being written") as caught:
+        store.reserve(10_000, 400)
+    assert "swarmkv snapshots unpin" in caught.value.hint
+    assert (store.unpin(key_of(3)), store.unpin(key_of(3))) == (True, False)
+    publish(store, 4)
+    assert {entry.key for entry in store.ls()} == {key_of(1), key_of(4)}
+
+
+def test_a_pin_goes_with_its_snapshot_and_what_is_not_there_cannot_be_pinned(folder: Path) -> None:
+    store = SnapshotStore(folder, 64 * MIB)
+    publish(store, 1)
+    publish(store, 2)
+    for key in (key_of(1), key_of(2)):
+        store.pin(key)
+
+    store.remove(key_of(1))
+    (folder / f"{key_of(2)}.kv").unlink()
+    store.sweep()
+
+    assert store.pinned() == frozenset()
+    assert names_in(folder) == []
+    for change in (store.pin, store.unpin):
+        with pytest.raises(SnapshotMissing):
+            change(key_of(1))
+        with pytest.raises(SnapshotMissing):
+            change("../../etc/passwd")
+
+
+def test_a_pin_that_is_a_link_pins_nothing_and_is_not_written_through(folder: Path, tmp_path: Path) -> None:
+    store = SnapshotStore(folder, 64 * MIB)
+    publish(store, 1)
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (folder / f"{key_of(1)}.pin").symlink_to(victim)
+
+    assert store.pinned() == frozenset()
+    with pytest.raises(SnapshotError, match="cannot be pinned"):
+        store.pin(key_of(1))
+
+    assert victim.read_text() == "kept"
+
+
 def test_what_can_never_fit_is_refused_as_final_before_anything_is_evicted_or_written(
     folder: Path,
 ) -> None:

@@ -20,11 +20,13 @@ from swarmkv.producer.validate import (
     checked_text,
 )
 from swarmkv.protocol.broker import connect
+from swarmkv.protocol.commands import Answer, Command
 from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.events import RunWarning
 from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, Limits, LiveWorker, RunSummary
-from swarmkv.protocol.messages import DeadBranch, PrefixSpec, RunSpec, Sampling
+from swarmkv.protocol.ledger.commands import DEFAULT_TIMEOUT_S
+from swarmkv.protocol.messages import DeadBranch, PrefixSpec, RunSpec, Sampling, StoreInfo
 from swarmkv.protocol.place import redis_url as find_redis
 from swarmkv.protocol.settings import Settings, load_settings
 
@@ -129,6 +131,17 @@ class Producer:
     async def workers(self) -> list[LiveWorker]:
         """Workers with a live heartbeat."""
         return await self._ledger.fleet.workers()
+
+    async def tell(self, to: str, command: Command, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Answer:
+        """Tell workers something, as to pause or to pin a snapshot, and wait for their answer: CommandLedger.send.
+
+        Raises WorkerNotFound, CommandUnanswered, CommandRefused, InvalidInput, BrokerError.
+        """
+        return await self._ledger.commands.send(to, command, timeout_s=timeout_s)
+
+    async def stores(self) -> list[StoreInfo]:
+        """Snapshot stores, as their workers last said."""
+        return await self._ledger.stores.all()
 
     async def _warn_of_missing_workers(self, run_id: str, model: str) -> tuple[RunWarning, ...]:
         """The run is accepted: a Redis that goes away only now is no reason to call it refused."""

@@ -62,7 +62,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         store: SnapshotStore,
         vitals: Vitals,
     ) -> None:
-        super().__init__(redis, ledger, settings, info, vitals, settings.slots)
+        super().__init__(redis, ledger, settings, info, store, vitals, settings.slots)
         self._engine = engine
         self._bridge = bridge
         self._store = store

@@ -25,10 +25,10 @@ class Doorbell:
     A missed ring costs no more than one poll: the queue itself is the truth, the bell only saves waiting.
     """
 
-    def __init__(self, redis: ArqRedis, channel: str, on_cancel: Callable[[str], None]) -> None:
+    def __init__(self, redis: ArqRedis, channel: str, on_control: Callable[[str], None]) -> None:
         self._redis: Any = redis
         self._channel = channel
-        self._on_cancel = on_cancel
+        self._on_control = on_control
         self._rung = asyncio.Event()
         self._backoff = Backoff()
 
@@ -76,6 +76,6 @@ class Doorbell:
         if message["type"] != "message":
             return  # a confirmation, or the answer to a ping
         if message["channel"] == keys.CONTROL.encode():
-            self._on_cancel(message["data"].decode(errors="replace"))  # anybody can publish
+            self._on_control(message["data"].decode(errors="replace"))  # anybody can publish
         else:
             self.ring()

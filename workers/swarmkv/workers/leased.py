@@ -16,6 +16,7 @@ import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import arq.worker
@@ -29,9 +30,11 @@ from swarmkv.protocol.codec import pack, unpack
 from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.ledger import Ledger, TakenBranch, TakenPrefill
 from swarmkv.protocol.ledger.jobs import Role
-from swarmkv.protocol.messages import WorkerInfo
+from swarmkv.protocol.messages import WorkerInfo, WorkerState
 from swarmkv.protocol.settings import Settings
+from swarmkv.snapshots import SnapshotStore
 from swarmkv.workers import outage
+from swarmkv.workers.commands import Commands
 from swarmkv.workers.doorbell import Doorbell
 from swarmkv.workers.vitals import Vitals
 
@@ -63,6 +66,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         ledger: Ledger,
         settings: Settings,
         info: WorkerInfo,
+        store: SnapshotStore,
         vitals: Vitals,
         max_jobs: int,
     ) -> None:
@@ -90,6 +94,10 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self._taking = asyncio.Lock()
         channel = keys.key("doorbell", role=info.role, alias=info.model)
         self.bell = Doorbell(redis, channel, self._control)
+        self.commands = Commands(ledger, info.id, self, store, grace_s=settings.grace_s)
+        self.grace_s = settings.grace_s
+        self.on_drain: Callable[[float | None], None] = self._drain_alone
+        self._is_paused = False
         self._stopping = asyncio.Event()
         self._beat_s: float | None = None  # when Redis took the last heartbeat
         self._spawned: set[asyncio.Task[None]] = set()
@@ -119,6 +127,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             "doorbell": self.bell.listen,
             "heartbeat": self._beat_loop,
             "sweep": self._sweep_loop,
+            "commands": partial(self.commands.run, self.settings.heartbeat_s),
             **self.also,
         }
 
@@ -154,6 +163,46 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self.allow_pick_jobs = False
         self._stopping.set()
 
+    # -- what it can be told
+
+    @property
+    def state(self) -> WorkerState:
+        if self._stopping.is_set():
+            return "draining"
+        return "paused" if self._is_paused else "running"
+
+    @property
+    def num_held(self) -> int:
+        return len(self.held)
+
+    async def pause(self) -> None:
+        """Take no more jobs. What was just being taken is held once this returns."""
+        self._is_paused = True
+        async with self._taking:
+            pass
+        await self._show_state()
+
+    async def resume(self) -> None:
+        """Take jobs again."""
+        self._is_paused = False
+        self.bell.ring()
+        await self._show_state()
+
+    def drain(self, grace_s: float | None) -> None:
+        """Stop, with the whole process; `grace_s` None: in the time that SIGTERM gives, too."""
+        self.on_drain(grace_s)
+
+    def _drain_alone(self, grace_s: float | None) -> None:
+        self.grace_s = self.grace_s if grace_s is None else grace_s
+        self.stop()
+
+    async def _show_state(self) -> None:
+        """At once, not with the next heartbeat: who asked for a change looks for it."""
+        try:
+            await self._beat()
+        except BrokerError as exc:
+            logger.debug("no heartbeat: %s", exc.message, extra={"action": "beat_failed"})
+
     async def _announce(self) -> None:
         backoff = Backoff()
         while True:
@@ -168,7 +217,8 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         async with self._taking:
             pass  # jobs that were just being taken are held from here on
         if self.tasks:
-            await asyncio.wait(self.tasks.values(), timeout=self.settings.grace_s)
+            await self._show_state()
+            await asyncio.wait(self.tasks.values(), timeout=self.grace_s)
         if unfinished := list(self.held):
             await self._hand_back_all(unfinished)
         for job_id in unfinished:
@@ -211,7 +261,7 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
     async def _poll_iteration(self) -> None:
         """Replaces arq's: take as many jobs as there is room for, in one script."""
         async with self._taking:
-            if self.allow_pick_jobs and (room := self._room()) > 0:
+            if self.allow_pick_jobs and not self._is_paused and (room := self._room()) > 0:
                 for taken in await self._take(room):
                     self._start(taken)
         await self.heart_beat()
@@ -264,7 +314,8 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
                 logger.debug("no heartbeat: %s", exc.message, extra={"action": "beat_failed"})
 
     async def _beat(self) -> None:
-        info = self._vitals.added_to(self.info).model_copy(update={"slots_used": len(self.held)})
+        now = {"slots_used": len(self.held), "state": self.state}
+        info = self._vitals.added_to(self.info).model_copy(update=now)
         held = list(self.held)
         for job_id in await self.ledger.fleet.beat(info, held, lease_ms=self.settings.lease_ms):
             if job_id in self.held:
@@ -284,9 +335,12 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             if counts.leases or counts.deadlines or counts.requeued:
                 logger.info("swept %s", counts, extra={"action": "swept"})
 
-    def _control(self, job_id: str) -> None:
-        if job_id in self.held:
-            self._let_go(job_id)
+    def _control(self, said: str) -> None:
+        """The id of a job that is to end, or the bell of this worker's commands."""
+        if said == keys.command_bell(self.info.id):
+            self.commands.ring()
+        elif said in self.held:
+            self._let_go(said)
 
     def _let_go(self, job_id: str) -> None:
         self.abandoned.add(job_id)

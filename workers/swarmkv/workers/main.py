@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -131,6 +132,8 @@ def _worker(
 
 async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: asyncio.Event) -> None:
     """Serve until told to stop; raise EngineError if the engine dies first."""
+    for worker in workers:
+        worker.on_drain = partial(_drain, workers, stopping)
     serving = [asyncio.create_task(worker.serve(), name=worker.info.id) for worker in workers]
     for worker in workers:
         logger.info(
@@ -154,6 +157,13 @@ async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: as
         await asyncio.gather(*serving, return_exceptions=True)
         raise _death(bridge.died.result())
     await asyncio.gather(*serving)
+
+
+def _drain(workers: list[Worker], stopping: asyncio.Event, grace_s: float | None) -> None:
+    """Told to one worker, it ends the process, and so the other role that runs there."""
+    for worker in workers:
+        worker.grace_s = worker.grace_s if grace_s is None else grace_s
+    stopping.set()
 
 
 def _death(cause: Exception) -> EngineError:

@@ -79,7 +79,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         store: SnapshotStore,
         vitals: Vitals,
     ) -> None:
-        super().__init__(redis, ledger, settings, info, vitals, MAX_JOBS)
+        super().__init__(redis, ledger, settings, info, store, vitals, MAX_JOBS)
         self._engine = engine
         self._bridge = bridge
         self._store = store

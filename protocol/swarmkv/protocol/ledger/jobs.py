@@ -221,6 +221,10 @@ class JobLedger:
         """Snapshots left the store: their prefixes are no longer ready."""
         await self._scripts.run("forget", snapshots=list(snapshots))
 
+    async def drop_snapshot(self, snapshot: str, *, force: bool) -> bool:
+        """As `forget_snapshots`, before one is removed by hand. False if it is needed, unless by `force`."""
+        return bool(await self._scripts.run("drop", snapshot=snapshot, force=force) == 1)
+
     async def pinned_snapshots(self) -> frozenset[str]:
         """Snapshots that unfinished runs need."""
         return frozenset(item.decode(errors="replace") for item in await self._scripts.run("pinned"))

@@ -16,6 +16,8 @@ from swarmkv.protocol.statistics import lua_bounds
 
 # What a script shares with some others, beside what it shares with all.
 _SHARED = {
+    "drop": ("needed", "forgetting"),
+    "forget": ("forgetting",),
     "submit": ("accept",),
     "upload": ("accept",),
     "retry": ("accept", "park"),
