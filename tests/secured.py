@@ -18,7 +18,7 @@ from swarmkv.protocol.broker import connect
 from tests.waiting import wait_until
 
 USERS = Path(__file__).parent.parent / "deploy" / "redis" / "users.acl"
-PASSWORDS = {name: f"{name}-pass:w/rd@42" for name in ("producer", "worker", "monitor", "admin")}
+PASSWORDS = {name: f"{name}-pass:w/rd@42" for name in ("producer", "operator", "worker", "monitor", "admin")}
 _TAKES = 5  # a free port may be taken by somebody else before the server has it
 
 

@@ -23,7 +23,7 @@ REPORT_KEYS = {
 BRANCH_KEYS = {
     *("name", "state", "text", "finish_reason", "error", "attempts", "worker", "tokens", "timings_ms"),
 }
-WORKER_KEYS = {"id", "role", "pid", "host", "model", "slots", "slots_used", "last_beat_age_s"}
+WORKER_KEYS = {"id", "role", "state", "pid", "host", "model", "slots", "slots_used", "last_beat_age_s"}
 
 
 @pytest.fixture

@@ -108,3 +108,15 @@ def test_a_store_that_cannot_be_made_is_named_with_the_reason(home: Home) -> Non
     done = home.with_settings(store_dir="/proc/none").run("snapshots", "ls")
     assert (done.code, done.stdout) == (2, "")
     assert "SWARMKV_STORE_DIR=/proc/none cannot be used: No such file or directory.\n" in done.stderr
+
+
+def test_pinned_snapshots_are_shown_and_stay_until_unpinned(home: Home, store: SnapshotStore) -> None:
+    first, second = add(store, 1), add(store, 100)
+    assert home.run("snapshots", "pin", first[:8], second, "--json").json == {"pinned": [first, second]}
+    assert home.run("snapshots", "pin", first, "--json").json == {"pinned": []}
+    assert home.run("snapshots", "unpin", second, "--json").json == {"unpinned": [second]}
+    entries = home.run("snapshots", "ls", "--json").json
+    assert {entry["key"]: entry["pinned"] for entry in entries} == {first: True, second: False}
+    assert home.run("snapshots", "pin", "0" * 32).code == 2
+    assert home.run("snapshots", "rm", first).code == 0
+    assert store.pinned() == frozenset()

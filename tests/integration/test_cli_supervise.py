@@ -262,3 +262,21 @@ def _send_when_ignored(process: subprocess.Popen[bytes], number: int) -> None:
 
     wait_until(is_ignored)
     process.send_signal(number)
+
+
+async def test_a_program_that_may_end_is_left_alone_once_it_was_told_to(stand: Stand) -> None:
+    drained = Program("drained", (sys.executable, "-I", "-c", "print('done')"), may_end=True)
+    async with stand.supervisor() as supervisor:
+        await supervisor.start(drained)
+        await asyncio.wait_for(supervisor.watch(), 20)
+        assert supervisor.pids() == {}
+    assert stand.log.count("done") == 1
+    assert stand.notices == ["drained was told to end, and has ended; it is not started again."]
+
+
+async def test_one_that_ends_well_hides_no_other_that_fails(stand: Stand) -> None:
+    async with stand.supervisor() as supervisor:
+        await supervisor.start(Program("drained", (sys.executable, "-I", "-c", ""), may_end=True))
+        await supervisor.start(python("wrong", "import time; time.sleep(0.3); raise SystemExit(2)"))
+        with pytest.raises(ProgramFailed, match="wrong cannot run"):
+            await asyncio.wait_for(supervisor.watch(), 20)

@@ -89,6 +89,17 @@ def test_a_worker_that_is_killed_comes_back(home: Home, model: str) -> None:
         assert re.search(r"all-1 ended \(SIGKILL\); restarting in", home.stderr)
 
 
+def test_a_drained_worker_is_not_started_again_and_the_others_go_on(home: Home, model: str) -> None:
+    with running(home, "--model", model, "--branch-workers", "2") as process:
+        first, second = (row["id"] for row in home.run("workers", "--json").json if row["role"] == "branch")
+        assert home.run("workers", "drain", first).code == 0
+        wait_until(lambda: "was told to end, and has ended; it is not started again" in home.stderr, timeout_s=20)
+        assert process.poll() is None
+        assert {row["id"] for row in home.run("workers", "--json").json if row["role"] == "branch"} == {second}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=40) == 0
+
+
 def test_everything_dies_with_an_up_that_is_killed(home: Home, model: str) -> None:
     with running(home, "--model", model) as process:
         family = descendants(process.pid)

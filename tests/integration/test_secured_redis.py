@@ -140,6 +140,31 @@ async def test_counts_are_kept_by_workers_and_producers_and_read_by_a_monitor(
     assert secured.refused() == []
 
 
+async def test_an_operator_tells_workers_what_producers_and_monitors_may_not(
+    secured: SecuredRedis, workers: Fleet, home: Home, tmp_path: Path
+) -> None:
+    async with Producer(settings=settings_of(secured, "operator", tmp_path)) as producer:
+        await workers.ready(producer, 2)
+        run = await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)
+        key = (await run.results(20)).snapshot
+    operator = home.with_settings(redis_url=secured.url("operator"))
+    for command in (
+        ("workers", "pause", "branch"), ("workers", "resume", "branch"),
+        ("snapshots", "pin", str(key), "--remote"), ("snapshots", "unpin", str(key), "--remote"),
+        ("snapshots", "rm", str(key), "--remote"),
+    ):  # fmt: skip
+        done = operator.run(*command)
+        assert done.code == 0, done.stderr
+    assert secured.refused() == []
+    for user in ("producer", "monitor"):
+        refused = home.with_settings(redis_url=secured.url(user)).run("workers", "pause", "branch")
+        assert (refused.code, "users.acl lists the rights" in refused.stderr) == (4, True)
+    secured.refused()
+    assert operator.run("workers", "drain", "branch").code == 0
+    assert workers.processes[1].process.wait(timeout=20) == 0
+    assert secured.refused() == []
+
+
 # -- what each role is refused
 
 FORBIDDEN = {
@@ -150,6 +175,13 @@ FORBIDDEN = {
         ("SET", "other", "1"), ("GET", "other"), ("HSET", "swarmkv:worker:x", "a", "b"),
         ("SADD", "swarmkv:models", "x"),
         ("PUBLISH", "other", "x"), ("SUBSCRIBE", "swarmkv:control"),
+        ("HSET", "swarmkv:command:x", "state", "waiting"), ("ZADD", "swarmkv:commands:branch-1", "1", "x"),
+        ("HGETALL", "swarmkv:command:x"),
+    ],
+    "operator": [
+        ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("ACL", "LIST"), ("EVAL", "return 1", "0"),
+        ("HSET", "swarmkv:worker:x", "a", "b"), ("SADD", "swarmkv:models", "x"), ("SET", "other", "1"),
+        ("SUBSCRIBE", "swarmkv:control"),
     ],
     "worker": [
         ("FLUSHALL",), ("CONFIG", "SET", "dir", "/"), ("KEYS", "*"), ("ACL", "LIST"), ("SCRIPT", "KILL"),
@@ -161,7 +193,8 @@ FORBIDDEN = {
         ("FLUSHALL",), ("CONFIG", "GET", "*"), ("KEYS", "*"), ("MONITOR",), ("EVALSHA", "0" * 40, "0"),
         ("SCRIPT", "LOAD", "return 1"), ("HSET", "swarmkv:run:x", "a", "b"), ("DEL", "swarmkv:run:x"),
         ("ZREM", "swarmkv:runs", "x"), ("SET", "swarmkv:run:x", "1"),
-        ("XADD", "swarmkv:run:x:events", "*", "e", "1"),
+        ("XADD", "swarmkv:run:x:events", "*", "e", "1"), ("HSET", "swarmkv:command:x", "state", "waiting"),
+        ("ZADD", "swarmkv:commands:branch-1", "1", "x"),
         ("PUBLISH", "swarmkv:control", "x"), ("SUBSCRIBE", "swarmkv:control"), ("GET", "swarmkv:document:x"),
     ],
 }  # fmt: skip
@@ -194,6 +227,6 @@ async def test_a_script_gives_no_rights_that_its_caller_lacks(secured: SecuredRe
 async def test_the_users_of_the_example_cannot_log_in_until_a_password_is_set(secured: SecuredRedis) -> None:
     lines = USERS.read_text().splitlines()
     assert [line.split()[1:3] for line in lines] == [
-        [name, "off"] for name in ("default", "producer", "worker", "monitor")
+        [name, "off"] for name in ("default", "producer", "operator", "worker", "monitor")
     ]
     assert not any(word.startswith((">", "#", "nopass")) for line in lines for word in line.split())

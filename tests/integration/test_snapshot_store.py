@@ -394,7 +394,7 @@ def test_pinned_snapshots_are_never_evicted_and_nothing_goes_in_vain(folder: Pat
     assert [entry.key for entry in store.ls()] == [key_of(1)]
 
 
-def test_snapshots_that_people_pinned_are_never_evicted_also_by_another_store_on_the_directory(
+def test_snapshots_that_people_pinned_are_never_evicted_by_any_store_on_the_directory(
     folder: Path,
 ) -> None:
     store = SnapshotStore(folder, 2 * SNAPSHOT_BYTES)

@@ -53,6 +53,7 @@ def worker_rows(workers: Iterable[LiveWorker]) -> list[dict[str, Any]]:
         {
             "id": live.info.id,
             "role": live.info.role,
+            "state": live.info.state,
             "pid": live.info.pid,
             "host": live.info.host,
             "model": live.info.model,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmkv.cli.supervise import ProgramFailed
 from swarmkv.protocol.errors import (
     BrokerError,
+    CommandUnanswered,
     ConfigError,
     EntryNotFound,
     InvalidInput,
@@ -14,6 +15,7 @@ from swarmkv.protocol.errors import (
     RunNotFound,
     SnapshotMissing,
     SwarmkvError,
+    WorkerNotFound,
 )
 from swarmkv.protocol.messages import RunReport
 
@@ -59,6 +61,6 @@ _BY_ERROR: tuple[tuple[tuple[type[SwarmkvError], ...], int], ...] = (
     ((RunNotFound, EntryNotFound), USAGE),
     ((RunNotFinished,), UNFINISHED),
     ((BrokerError,), BROKER),
-    ((NoWorker,), NO_WORKER),
+    ((NoWorker, WorkerNotFound, CommandUnanswered), NO_WORKER),
     ((Overloaded,), OVERLOADED),
 )

@@ -49,6 +49,7 @@ class WorkerPlan:
             argv=(*argv, *self.options),
             env=env,
             grace_s=settings.grace_s + _GRACE_MARGIN_S,
+            may_end=True,
         )
 
 

@@ -17,6 +17,7 @@ import typer
 
 from swarmkv.cli import exits, output, streams
 from swarmkv.cli.bench import app as bench
+from swarmkv.cli.control import app as workers
 from swarmkv.cli.dead import app as dead
 from swarmkv.cli.demo import demo
 from swarmkv.cli.doctor import doctor
@@ -29,7 +30,7 @@ from swarmkv.cli.snapshots import app as snapshots
 from swarmkv.cli.top import top
 from swarmkv.cli.tune import tune
 from swarmkv.cli.up import up
-from swarmkv.cli.workers import worker, workers
+from swarmkv.cli.workers import worker
 from swarmkv.protocol.errors import SwarmkvError
 from swarmkv.protocol.place import state_dir
 
@@ -45,10 +46,11 @@ app = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(up, enqueue, runs, show, results, cancel, retry),
-    *(worker, workers, top, monitor, health, doctor, tune, demo),
+    *(worker, top, monitor, health, doctor, tune, demo),
 )
 for _command in _COMMANDS:
     app.command()(_command)
+app.add_typer(workers, name="workers")
 app.add_typer(snapshots, name="snapshots")
 app.add_typer(dead, name="dead")
 app.add_typer(bench, name="bench")

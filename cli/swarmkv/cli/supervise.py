@@ -1,6 +1,7 @@
 """Programs that belong to this process: started, logged, restarted when they die, stopped in order.
 
     start ──▶ runs ──dies──▶ waits (backoff) ──▶ started again
+                ├──ends with 0, and may──▶ it was told to: it is left alone
                 └──ends with EXIT_USAGE──▶ ProgramFailed: another try would end the same way
     leaving the `async with` block: SIGTERM to every stage from the last to the first, SIGKILL after the
     grace time
@@ -56,7 +57,10 @@ class ProgramFailed(SwarmkvError):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What to run. Programs of a higher `stage` are stopped before those of a lower one."""
+    """What to run. Programs of a higher `stage` are stopped before those of a lower one.
+
+    One that `may_end` is not started again once it has ended with 0, as a worker does that was drained.
+    """
 
     name: str
     argv: tuple[str, ...]
@@ -65,6 +69,7 @@ class Program:
     grace_s: float = 12.0
     death_signal: int = signal.SIGKILL
     stage: int = 1
+    may_end: bool = False
 
 
 class LogFile:
@@ -141,11 +146,12 @@ class Supervisor:
         return {kept.program.name: kept.pid for kept in self._kept if kept.pid is not None}
 
     async def watch(self) -> None:
-        """Wait until a program cannot be kept running, then raise its ProgramFailed."""
-        await asyncio.wait([kept.keeper for kept in self._kept], return_when=asyncio.FIRST_COMPLETED)
-        for kept in self._kept:
-            if kept.keeper.done():
-                kept.keeper.result()
+        """Raise the ProgramFailed of the first that cannot be kept running; return when all have ended well."""
+        running = {kept.keeper for kept in self._kept}
+        while running:
+            ended, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for keeper in ended:
+                keeper.result()
 
     async def during(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`; raises ProgramFailed as soon as a program cannot be kept running."""
@@ -255,6 +261,9 @@ class _Kept:
             status = self._process.returncode or 0
             if status == EXIT_USAGE:
                 raise self.failure(f"{self.program.name} cannot run.")
+            if status == 0 and self.program.may_end:
+                self._notice(f"{self.program.name} was told to end, and has ended; it is not started again.")
+                return
             if time.monotonic() - started > _STEADY_S:
                 backoff.reset()
             backoff_s = backoff.next_s()

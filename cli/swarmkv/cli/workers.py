@@ -1,4 +1,4 @@
-"""`swarmkv worker` runs one; `swarmkv workers` lists those that are alive."""
+"""`swarmkv worker` runs one; the list of those that are alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from swarmkv.cli import exits, output, render
 from swarmkv.cli.client import open_producer, worker_rows
 from swarmkv.cli.logs import set_up_logs
 from swarmkv.cli.models import parse_model
-from swarmkv.cli.options import Json, LogFormatOption, ServedModel
+from swarmkv.cli.options import LogFormatOption, ServedModel
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import load_settings
@@ -51,14 +51,14 @@ def worker(
     raise typer.Exit(run_worker(role.value, choice.alias, choice.ref, settings))
 
 
-def workers(as_json: Json = False) -> None:
+def workers(as_json: bool) -> None:
     """List the workers that are alive; exit code 5 when none is."""
     rows = asyncio.run(_rows())
     if as_json:
         output.print_json(rows)
     elif rows:
-        columns = ("worker", "role", "model", "host", "pid", "slots", "last beat")
-        render.table(output.stdout(), columns, map(_row, rows), left=4)
+        columns = ("worker", "role", "state", "model", "host", "pid", "slots", "last beat")
+        render.table(output.stdout(), columns, map(_row, rows), left=5)
     else:
         output.note("No worker is alive.", exits.NoWorker.default_hint)
     if not rows:
@@ -87,4 +87,4 @@ async def _rows() -> list[dict[str, Any]]:
 def _row(row: dict[str, Any]) -> list[render.Cell]:
     slots = f"{row['slots_used']}/{row['slots']}" if row["slots"] else render.NOTHING
     beat = f"{row['last_beat_age_s']:.1f} s ago"
-    return [row["id"], row["role"], row["model"], row["host"], str(row["pid"]), slots, beat]
+    return [row["id"], row["role"], row["state"], row["model"], row["host"], str(row["pid"]), slots, beat]
