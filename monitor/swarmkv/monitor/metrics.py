@@ -188,7 +188,7 @@ def _by(name: str, text: str, label: str, by: dict[str, Counter], models: tuple[
 
 
 def _histogram(name: str, text: str, rows: Iterable[tuple[str, Histogram]]) -> Metric:
-    bounds = [*(floatToGoString(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
+    bounds = [*(floatToGoString(bound / 1000) for bound in BOUNDS_MS), "+Inf"]  # type: ignore[no-untyped-call]
     family = HistogramMetricFamily(name, text, labels=("model",))
     for model, times in rows:
         buckets = list(zip(bounds, map(float, accumulate(times.counts)), strict=True))

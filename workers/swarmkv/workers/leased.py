@@ -171,10 +171,6 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
             return "draining"
         return "paused" if self._is_paused else "running"
 
-    @property
-    def num_held(self) -> int:
-        return len(self.held)
-
     async def pause(self) -> None:
         """Take no more jobs. What was just being taken is held once this returns."""
         self._is_paused = True

@@ -269,8 +269,9 @@ def _retry(view: View) -> Action | None:
 
 
 def _pause(view: View) -> Action | None:
-    worker = _commanded(view)
-    return worker and Command(worker.id, "resume" if worker.state == "paused" else "pause")
+    if (worker := _commanded(view)) is None:
+        return None
+    return Command(worker.id, "resume" if worker.state == "paused" else "pause")
 
 
 def _drain(view: View) -> None:

@@ -67,8 +67,8 @@ async def _markdown(run: RunView, items: AsyncIterator[Item]) -> AsyncIterator[s
 
 
 def _run_fields(run: RunView) -> dict[str, object]:
-    names: tuple[str, ...] = ("run_id", "name", "state", "model", "document_name", "document", "document_tokens", "snapshot")
-    names += ("created_ms", "finished_ms", "prefills_run", "prefill_ms", "prefill_saved_ms")
+    names: tuple[str, ...] = ("run_id", "name", "state", "model", "document_name", "document", "document_tokens")
+    names += ("snapshot", "created_ms", "finished_ms", "prefills_run", "prefill_ms", "prefill_saved_ms")
     return {name: getattr(run, name) for name in names}
 
 
