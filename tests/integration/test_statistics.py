@@ -319,6 +319,24 @@ async def test_a_report_of_a_store_is_completed_by_what_redis_knows(ledger: Ledg
     assert 0 < await raw.pttl(keys.key("store", store="s")) <= 30_000
 
 
+async def test_a_snapshot_that_another_has_followed_is_nobodys(ledger: Ledger) -> None:
+    """Its prefix was built again, with another result; the file is still there."""
+    await submit(ledger, "aa", 1)
+    await make_ready(ledger)
+    (branch,) = await take(ledger)
+    await ledger.jobs.rebuild("w", branch, SnapshotMissing("gone"), max_rebuilds=3)
+    (prefill,) = await take_prefill(ledger)
+    await ledger.jobs.register("p", prefill, info_of("5b" * 16), decoded=True, ttl_ms=DAY_MS)
+    listed = tuple(
+        StoredSnapshot(key=key, tokens=7, size_bytes=99, created_ms=1, used_ms=2) for key in ("5a" * 16, "5b" * 16)
+    )
+    info = StoreInfo(id="s", host="h", path="/", used_bytes=1, limit_bytes=4, num_snapshots=2, snapshots=listed)
+    await ledger.stores.report(info, ttl_ms=30_000)
+    old, new = (await ledger.stores.all())[0].snapshots
+    assert (old.models, old.is_needed) == ((), False)
+    assert (new.models, new.is_needed) == (("default",), True)
+
+
 async def test_an_empty_store_and_a_forged_report_are_read(ledger: Ledger, raw: Any) -> None:
     info = StoreInfo(id="s", host="h", path="/store", used_bytes=0, limit_bytes=400, num_snapshots=0)
     await ledger.stores.report(info, ttl_ms=30_000)

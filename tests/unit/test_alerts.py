@@ -14,6 +14,7 @@ WAITING = queue(waiting=12, oldest_age_s=30.0)
 OLD = queue(waiting=12, running=8, oldest_age_s=600.0)
 CASES: dict[str, dict[str, Any]] = {
     "no_worker": {"queues": (WAITING,), "workers": (worker("prefill"),)},
+    "role_missing": {"workers": (worker(),)},
     "workers_paused": {"queues": (WAITING,), "workers": (worker("prefill"), worker(state="paused"))},
     "queue_old": {"queues": (OLD,)},
     "stores_apart": {"workers": (worker("prefill", store="a"), worker(store="b"))},
@@ -59,6 +60,10 @@ def test_one_running_worker_among_paused_ones_is_enough() -> None:
 
 def test_jobs_that_are_to_start_later_wait_for_nobody() -> None:
     assert alerts(overview(queues=(queue(deferred=5),), workers=())) == []
+
+
+def test_a_model_without_any_worker_and_without_work_is_at_rest() -> None:
+    assert alerts(overview(workers=())) == []
 
 
 def test_a_store_full_of_what_may_go_is_as_it_should_be_until_something_went() -> None:

@@ -67,13 +67,34 @@ def _unserved_queues(overview: Overview) -> Iterator[Alert]:
             )
 
 
+def _missing_roles(overview: Overview) -> Iterator[Alert]:
+    """Half of a pair: nothing waits yet, and the next new document, or all branches, would."""
+    for queue in overview.queues:
+        other = "branch" if queue.role == "prefill" else "prefill"
+        is_alone = not overview.workers_of(queue.role, queue.model)
+        if is_alone and not queue.waiting and overview.workers_of(other, queue.model):
+            yield Alert(
+                "role_missing",
+                "notice",
+                queue.model,
+                f"Model {queue.model!r} has {other} workers and no {queue.role} worker: what needs one will wait.",
+                _start(queue),
+            )
+
+
 def _no_worker(queue: QueueState) -> Alert:
     return Alert(
         "no_worker",
         "critical",
         queue.model,
         f"No {queue.role} worker serves model {queue.model!r}; {_waiting(queue)}.",
-        f"Start one: swarmkv worker {queue.role} --model {queue.model}=PATH. `swarmkv workers` lists those alive.",
+        _start(queue),
+    )
+
+
+def _start(queue: QueueState) -> str:
+    return (
+        f"Start one: swarmkv worker {queue.role} --model {queue.model}=PATH. `swarmkv workers` lists those alive."
     )
 
 
@@ -226,6 +247,7 @@ def _duration(seconds: float) -> str:
 
 _RULES: tuple[Callable[[Overview], Iterable[Alert]], ...] = (
     _unserved_queues,
+    _missing_roles,
     _unlike_workers,
     _broker,
     _full_stores,
