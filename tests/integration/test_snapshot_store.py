@@ -407,7 +407,7 @@ def test_snapshots_that_people_pinned_are_never_evicted_by_any_store_on_the_dire
 
     assert [(entry.key, entry.is_pinned) for entry in store.ls()] == [(key_of(3), False), (key_of(1), True)]
     store.pin(key_of(3))
-    with pytest.raises(StoreFull, match=r"0 B waited for, .* pinned, 0 B being written") as caught:
+    with pytest.raises(StoreFull, match=r"\(0 bytes waited for, .* pinned, 0 bytes being written") as caught:
         store.reserve(10_000, 400)
     assert "swarmkv snapshots unpin" in caught.value.hint
     assert (store.unpin(key_of(3)), store.unpin(key_of(3))) == (True, False)

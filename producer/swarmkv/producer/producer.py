@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from types import TracebackType
@@ -21,14 +22,15 @@ from swarmkv.producer.validate import (
 )
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.commands import Answer, Command
-from swarmkv.protocol.errors import BrokerError
+from swarmkv.protocol.errors import BrokerError, SwarmkvError
 from swarmkv.protocol.events import RunWarning
 from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, Limits, LiveWorker, RunSummary
 from swarmkv.protocol.ledger.commands import DEFAULT_TIMEOUT_S
-from swarmkv.protocol.messages import DeadBranch, PrefixSpec, RunSpec, Sampling, StoreInfo
+from swarmkv.protocol.messages import BranchSpec, DeadBranch, PrefixSpec, RunSpec, Sampling, StoreInfo
 from swarmkv.protocol.place import redis_url as find_redis
 from swarmkv.protocol.settings import Settings, load_settings
+from swarmkv.protocol.tracing import open_tracing
 
 MAX_RUN_NAME_BYTES = 200
 
@@ -46,6 +48,7 @@ class Producer:
         url = redis_url or find_redis(self._settings)
         self._redis: ArqRedis = connect(url, timeout_s=self._settings.redis_timeout_s)
         self._ledger = Ledger(self._redis, max_events=self._settings.max_events)
+        self._tracing = open_tracing(self._settings)
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,6 +60,8 @@ class Producer:
 
     async def close(self) -> None:
         """Close the connections; handles of this producer stop working."""
+        if self._tracing.is_on:
+            await asyncio.to_thread(self._tracing.close)
         await self._redis.aclose(close_connection_pool=True)
 
     async def submit(
@@ -97,16 +102,38 @@ class Producer:
             document_bytes=len(data),
             document_name=checked_text(document_name, "The document's name", MAX_RUN_NAME_BYTES) or "",
         )
-        await self._ledger.runs.submit(
-            spec,
-            specs,
-            data,
-            deadline_ms=self._settings.deadline_ms if deadline_s is None else checked_deadline_ms(deadline_s),
-            ttl_ms=self._settings.result_ttl_ms,
-            any_model=any_model,
-            limits=Limits.of(self._settings),
-        )
+        deadline_ms = self._settings.deadline_ms if deadline_s is None else checked_deadline_ms(deadline_s)
+        await self._accept(spec, specs, data, deadline_ms, any_model)
         return RunHandle(self._ledger, run_id, self._settings, await self._warn_of_missing_workers(run_id, model))
+
+    async def _accept(
+        self, spec: RunSpec, branches: Sequence[BranchSpec], document: bytes, deadline_ms: int, any_model: bool
+    ) -> None:
+        """The first span of the run's trace; workers go on from it."""
+        span = self._tracing.start(
+            "swarmkv.enqueue",
+            "producer",
+            {
+                "swarmkv.run.id": spec.run_id,
+                "swarmkv.run.branches": len(branches),
+                "swarmkv.document.size_bytes": len(document),
+                "gen_ai.request.model": spec.prefix.model,
+            },
+        )
+        try:
+            await self._ledger.runs.submit(
+                spec.model_copy(update={"traceparent": span.traceparent}),
+                branches,
+                document,
+                deadline_ms=deadline_ms,
+                ttl_ms=self._settings.result_ttl_ms,
+                any_model=any_model,
+                limits=Limits.of(self._settings),
+            )
+        except SwarmkvError as exc:
+            span.end(error=exc.code)
+            raise
+        span.end()
 
     def run(self, run_id: str) -> RunHandle:
         """A handle on a run submitted earlier, here or elsewhere."""

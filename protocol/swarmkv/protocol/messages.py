@@ -21,6 +21,7 @@ FINAL_RUN_STATES: frozenset[RunState] = frozenset({"done", "completed_with_error
 FINAL_BRANCH_STATES: frozenset[BranchState] = frozenset({"done", "failed", "cancelled"})
 
 INT32_MAX = 2**31 - 1
+MAX_TRACEPARENT_CHARS = 100  # it has 55 in the version of today
 MAX_DEADLINE_S = 31_536_000  # a year
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Penalty = Annotated[float, Field(ge=-2.0, le=2.0)]
@@ -88,13 +89,14 @@ class PrefixSpec(Message):
 
 
 class RunSpec(Message):
-    """One document with its branches, as submitted."""
+    """One document with its branches, as submitted. `traceparent`: W3C's context of its trace, if it is traced."""
 
     run_id: str
     name: str
     prefix: PrefixSpec
     document_bytes: int
     document_name: str = ""
+    traceparent: Annotated[str, Field(max_length=MAX_TRACEPARENT_CHARS)] = ""
 
 
 class ErrorInfo(Message):

@@ -100,6 +100,12 @@ class Settings(BaseSettings):
         "HOST:PORT, or a port of 127.0.0.1, for /metrics, /healthz and /readyz of worker and monitor; empty: none",
     )
 
+    # Traces
+    otel: Literal["auto", "on", "off"] = _field(
+        "auto",
+        "OpenTelemetry traces; auto: if OTEL_EXPORTER_OTLP_ENDPOINT is set and swarmkv[otel] installed",
+    )
+
     # Times
     deadline_s: Seconds = _field(86_400.0, "a run ends by then")
     result_ttl_s: Seconds = _field(7 * 86_400.0, "results are kept so long")

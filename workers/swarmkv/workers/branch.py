@@ -31,6 +31,7 @@ from swarmkv.protocol.messages import (
     WorkerInfo,
 )
 from swarmkv.protocol.settings import Settings
+from swarmkv.protocol.tracing import Tracing
 from swarmkv.snapshots import Snapshot, SnapshotStore
 from swarmkv.workers.bridge import Ending, EngineBridge, Progress
 from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobCancelled, JobFailed
@@ -39,6 +40,7 @@ from swarmkv.workers.leased import LeasedWorker
 from swarmkv.workers.muster import Muster
 from swarmkv.workers.opened import OpenSnapshots, discard
 from swarmkv.workers.outbox import Outbox
+from swarmkv.workers.traces import Traces
 from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
@@ -61,6 +63,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         bridge: EngineBridge,
         store: SnapshotStore,
         vitals: Vitals,
+        tracing: Tracing,
     ) -> None:
         super().__init__(redis, ledger, settings, info, store, vitals, settings.slots)
         self._engine = engine
@@ -70,6 +73,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         self._outbox = Outbox(ledger, info.id, flush_s=settings.flush_s)
         self._muster = Muster(engine)
         self._journal = Journal(info.id)
+        self._traces = Traces(tracing, info.id, info.model)
 
     async def _take(self, limit: int) -> list[TakenBranch]:
         taken = await self.ledger.jobs.take_branches(
@@ -113,11 +117,13 @@ class BranchWorker(LeasedWorker[TakenBranch]):
 
     async def _execute(self, taken: TakenBranch) -> None:
         self._journal.branch_taken(taken)
+        self._traces.begin_branch(taken)
         try:
             await self._run(taken)
         except SnapshotError as exc:
             await self._rebuild(taken, exc)
-        except OutOfCells:
+        except OutOfCells as exc:
+            self._traces.note(taken.job_id, "no_cells", exc.code)
             await self._guarded(partial(self._wait_for_cells, taken))
         except BrokerError as exc:
             logger.warning("branch %s: %s", taken.job_id, exc, extra={"action": "broker_lost"})
@@ -130,6 +136,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         finally:
             self._muster.excuse(taken.job_id)
             self._outbox.drop(taken.job_id)
+            self._traces.end(taken.job_id)
 
     async def _run(self, taken: TakenBranch) -> None:
         start_s = time.monotonic()
@@ -139,6 +146,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
                 return
             ending = self._bridge.expect(taken.job_id, partial(self._progressed, taken, start_s))
             load_ms = (time.monotonic() - start_s) * 1000
+            self._traces.loaded(taken.job_id)
             self._muster.arrive(job)
             try:
                 event = await ending
@@ -223,11 +231,14 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             return
         if is_written:
             self._journal.branch_ended(outcome)
+            self._traces.finished(outcome)
         else:
+            self._traces.note(taken.job_id, "refused")
             logger.info("a newer attempt has branch %s", taken.job_id, extra={"action": "result_refused"})
 
     async def _rebuild(self, taken: TakenBranch, error: SnapshotError) -> None:
         logger.warning("snapshot of %s is unusable: %s", taken.job_id, error, extra={"action": "snapshot_unusable"})
+        self._traces.note(taken.job_id, "rebuild", error.code)
         self._snapshots.forget(taken.snapshot)
         if isinstance(error, SnapshotCorrupt):
             await discard(self._store, taken.snapshot)

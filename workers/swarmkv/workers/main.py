@@ -23,6 +23,7 @@ from swarmkv.protocol.ledger import Ledger
 from swarmkv.protocol.ledger.jobs import Role
 from swarmkv.protocol.messages import WorkerInfo
 from swarmkv.protocol.settings import Settings
+from swarmkv.protocol.tracing import Tracing, open_tracing
 from swarmkv.snapshots import SnapshotStore
 from swarmkv.workers.branch import BranchWorker
 from swarmkv.workers.bridge import EngineBridge
@@ -63,6 +64,7 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings, s
     ledger = Ledger(redis, max_events=settings.max_events)
     bridge = EngineBridge(asyncio.get_running_loop())
     engine: Engine | None = None
+    tracing = open_tracing(settings)
     stopping = _stop_signals()
     try:
         await _await_broker(redis, ledger, alias, settings, stopping)
@@ -78,7 +80,7 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings, s
         inventory = Inventory(ledger, store, every_s=settings.heartbeat_s)
         await inventory.identify()
         workers = [
-            _worker(item, alias, redis, ledger, settings, engine, bridge, store, inventory) for item in roles
+            _worker(item, alias, redis, ledger, settings, engine, bridge, store, inventory, tracing) for item in roles
         ]
         workers[0].also["inventory"] = inventory.run
         status.show(workers, engine)
@@ -90,6 +92,7 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings, s
     finally:
         if engine is not None:
             await asyncio.to_thread(engine.close)
+        await asyncio.to_thread(tracing.close)
         await redis.aclose(close_connection_pool=True)
     return 0
 
@@ -112,6 +115,7 @@ def _worker(
     bridge: EngineBridge,
     store: SnapshotStore,
     inventory: Inventory,
+    tracing: Tracing,
 ) -> Worker:
     kind: Literal["prefill", "branch"] = role
     info = WorkerInfo(
@@ -127,7 +131,8 @@ def _worker(
         version=importlib.metadata.version("swarmkv"),
     )
     make = BranchWorker if role == "branch" else PrefillWorker
-    return make(redis, ledger, settings, info, engine, bridge, store, Vitals(role, engine, inventory.store_id))
+    vitals = Vitals(role, engine, inventory.store_id)
+    return make(redis, ledger, settings, info, engine, bridge, store, vitals, tracing)
 
 
 async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: asyncio.Event) -> None:

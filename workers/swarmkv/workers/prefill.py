@@ -30,6 +30,7 @@ from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, TakenPrefill
 from swarmkv.protocol.messages import PrefixSpec, SnapshotInfo, WorkerInfo
 from swarmkv.protocol.settings import Settings
+from swarmkv.protocol.tracing import Tracing
 from swarmkv.snapshots import SnapshotMeta, SnapshotStore, SnapshotTooLarge, SnapshotWriter, snapshot_key
 from swarmkv.workers.bridge import EngineBridge, Progress
 from swarmkv.workers.engine.jobs import (
@@ -43,6 +44,7 @@ from swarmkv.workers.engine.jobs import (
 from swarmkv.workers.journal import Journal
 from swarmkv.workers.leased import LeasedWorker
 from swarmkv.workers.opened import discard
+from swarmkv.workers.traces import Traces
 from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
@@ -78,12 +80,14 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         bridge: EngineBridge,
         store: SnapshotStore,
         vitals: Vitals,
+        tracing: Tracing,
     ) -> None:
         super().__init__(redis, ledger, settings, info, store, vitals, MAX_JOBS)
         self._engine = engine
         self._bridge = bridge
         self._store = store
         self._journal = Journal(info.id)
+        self._traces = Traces(tracing, info.id, info.model)
         self._warned: set[str] = set()  # runs that were told that they wait for room
         self._known_pins: frozenset[str] = frozenset()
         self._short_of: dict[str, int] = {}  # bytes that found no room, by snapshot
@@ -97,10 +101,13 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         self._engine.cancel(job_id)
 
     async def _execute(self, taken: TakenPrefill) -> None:
+        self._traces.begin_prefill(taken)
         try:
             plan = await self._load(taken)
             info, decoded = await self._stored(plan), False
-            if info is None:
+            if info is not None:
+                self._traces.prefilled(taken.job_id, info.snapshot, info.prefix_tokens, export_ms=None)
+            else:
                 info, decoded = await self._decode(taken, plan), True
             if info is not None:
                 await self._record(taken, info, decoded=decoded)
@@ -115,6 +122,8 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         except Exception as exc:  # a bug of ours: the run must still end, with a reason
             logger.exception("prefill %s", taken.prefix_id, extra={"action": "prefill_bug"})
             await self._fail(taken, EngineError(f"The prefill failed unexpectedly: {type(exc).__name__}."))
+        finally:
+            self._traces.end(taken.job_id)
 
     # -- load and admit
 
@@ -197,6 +206,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         await self._forget_evicted(before)
         info = self._info(meta)
         self._journal.prefill_done(taken, info, event.export_ms)
+        self._traces.prefilled(taken.job_id, info.snapshot, info.prefix_tokens, export_ms=event.export_ms)
         return info
 
     async def _through_engine(self, taken: TakenPrefill, plan: _Plan, export: _Export) -> PrefillExported | None:
@@ -261,6 +271,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         register, ttl_ms = self.ledger.jobs.register, self.settings.result_ttl_ms
         held = await self._patiently(lambda: register(self.info.id, taken, info, decoded=decoded, ttl_ms=ttl_ms))
         if held:
+            self._traces.note(taken.job_id, "done")
             self._journal.snapshot_registered(taken, info, decoded=decoded)
         else:
             logger.info("prefill %s was no longer ours", taken.prefix_id, extra={"action": "lease_lost"})
@@ -269,6 +280,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
         if isinstance(exc, SnapshotTooLarge):
             await self._fail(taken, exc)
             return
+        self._traces.note(taken.job_id, "no_room", exc.code)
         logger.warning("prefill waits for room: %s", exc, extra={"action": "store_full"})
         self.spawn(self._warn_of_no_room(taken, exc), name="warning")
         await self._hand_back(taken, exc.message)
@@ -288,6 +300,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _fail(self, taken: TakenPrefill, error: SwarmkvError) -> None:
         self._journal.prefill_failed(taken, error)
+        self._traces.note(taken.job_id, "failed", error.code)
         await self._guarded(lambda: self.ledger.jobs.fail_prefill(self.info.id, taken, error))
 
     # -- progress

@@ -22,12 +22,14 @@ AFFINITY_PATIENCE_MS = 2_000  # longer than a restore by far, shorter than anybo
 
 @dataclass(frozen=True, slots=True)
 class TakenPrefill:
-    """A leased prefill. `job_id` is arq's id; `generation` fences it."""
+    """A leased prefill. `job_id` is arq's id; `generation` fences it. `run_id` asked for it first."""
 
     job_id: str
     prefix_id: str
     generation: int
     spec: PrefixSpec
+    run_id: str = ""
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class TakenBranch:
     prefix: PrefixSpec
     snapshot: str
     generation: int
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +241,14 @@ def _prefill_ids(row: list[Any]) -> tuple[str, int]:
 
 def _taken_prefill(row: list[Any]) -> TakenPrefill:
     prefix_id, generation = _prefill_ids(row)
-    return TakenPrefill(row[0].decode(), prefix_id, generation, spec=decode(PrefixSpec, row[1]))
+    return TakenPrefill(
+        job_id=row[0].decode(),
+        prefix_id=prefix_id,
+        generation=generation,
+        spec=decode(PrefixSpec, row[1]),
+        run_id=row[6].decode(errors="replace"),
+        traceparent=row[5].decode(errors="replace"),
+    )
 
 
 def _branch_ids(row: list[Any]) -> tuple[str, int, int]:
@@ -261,6 +271,7 @@ def _taken_branch(row: list[Any], prefix: list[Any]) -> TakenBranch:
         prefix=decode(PrefixSpec, prefix[1]),
         snapshot=prefix[2].decode(errors="replace"),  # what is no key is found missing, and built again
         generation=prefix[3],
+        traceparent=row[5].decode(errors="replace"),
     )
 
 

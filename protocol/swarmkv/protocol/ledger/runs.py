@@ -76,6 +76,7 @@ class RunLedger:
             "spec": encode(spec),
             "name": spec.name,
             "document_name": spec.document_name,
+            "trace": spec.traceparent,
             "model": spec.prefix.model,
             "prefix": spec.prefix.prefix_id,
             "prefix_spec": encode(spec.prefix),

@@ -1,6 +1,6 @@
 -- Accepts a run whole, or not at all. Returns {status, ...}.
 -- a: run, spec, name, document_name, model, prefix, prefix_spec, document, document_bytes, branches[{name, spec, within_ms (0: as long as the run)}], deadline_ms,
---    ttl_ms, any_model, limits
+--    ttl_ms, any_model, limits, trace
 local run_key = K.run(a.run)
 if redis.call('EXISTS', run_key) == 1 then return {'exists'} end
 if not a.any_model and redis.call('SISMEMBER', K.MODELS, a.model) == 0 then
@@ -18,6 +18,7 @@ redis.call('HSET', run_key, 'spec', a.spec, 'state', 'queued', 'name', a.name, '
   'prefix', a.prefix, 'branches', #a.branches, 'open', #a.branches, 'done', 0, 'failed', 0, 'cancelled', 0,
   'created_ms', now, 'opened_ms', now, 'worked_ms', 0, 'deadline_ms', deadline_ms, 'ttl_ms', a.ttl_ms,
   'prefills_run', 0, 'prefill_ms', 0)
+if a.trace ~= '' then redis.call('HSET', run_key, 'trace', a.trace) end
 redis.call('ZADD', K.RUNS, now, a.run)
 redis.call('ZADD', K.ACTIVE, deadline_ms, a.run)
 trim_runs()

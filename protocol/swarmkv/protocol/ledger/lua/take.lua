@@ -15,11 +15,12 @@ end
 local function take_branch(job, run, index, attempt)
   local key = K.branch(run, index)
   local f = redis.call('HMGET', key, 'state', 'attempt', 'spec', 'solo', 'ready_ms', 'name')
-  local prefix = redis.call('HGET', K.run(run), 'prefix')
+  local r = redis.call('HMGET', K.run(run), 'prefix', 'trace')
+  local prefix = r[1]
   if f[1] ~= 'queued' or tonumber(f[2]) ~= attempt or not prefix then return end
   lease(job, key)
   event(run, {type = 'branch_started', branch = f[6], attempt = attempt, worker = a.worker})
-  taken[#taken + 1] = {job, f[3] or '', tonumber(f[4]) or 0, now - tonumber(f[5]), prefix}
+  taken[#taken + 1] = {job, f[3] or '', tonumber(f[4]) or 0, now - tonumber(f[5]), prefix, r[2] or ''}
   if not seen[prefix] then
     seen[prefix] = true
     local p = redis.call('HMGET', K.prefix(prefix), 'spec', 'snapshot', 'generation')
@@ -29,13 +30,14 @@ end
 
 local function take_prefill(job, prefix, generation)
   local key = K.prefix(prefix)
-  local f = redis.call('HMGET', key, 'state', 'generation', 'spec')
+  local f = redis.call('HMGET', key, 'state', 'generation', 'spec', 'owner')
   if f[1] ~= 'queued' or tonumber(f[2]) ~= generation then return end
   lease(job, key)
   for _, run in ipairs(waiting_runs(prefix)) do
     redis.call('HSET', K.run(run), 'state', 'prefilling')
   end
-  taken[#taken + 1] = {job, f[3] or '', 0, 0, prefix}
+  local owner = f[4] or ''
+  taken[#taken + 1] = {job, f[3] or '', 0, 0, prefix, redis.call('HGET', K.run(owner), 'trace') or '', owner}
 end
 
 local function is_solo(kind, run, index)
