@@ -18,7 +18,7 @@ from swarmkv.protocol import keys
 from swarmkv.protocol.codec import encode
 from swarmkv.protocol.errors import DecodeFailed
 from swarmkv.protocol.events import BranchText
-from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch, error_info
+from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch, TakenPrefill, error_info
 from swarmkv.protocol.messages import (
     BranchResult,
     BranchTimings,
@@ -82,7 +82,14 @@ class StandIn:
         self.model = model
         self.infos = [
             WorkerInfo(
-                id=f"{role}-1", role=role, model=model, pid=4242, host="host-1", slots=slots, n_ctx=16_384, identity="id"
+                id=f"{role}-1",
+                role=role,
+                model=model,
+                pid=4242,
+                host="host-1",
+                slots=slots,
+                n_ctx=16_384,
+                identity="id",
             )
             for role in ("prefill", "branch")
         ]
@@ -94,9 +101,13 @@ class StandIn:
         for info in self.infos:
             await self.ledger.fleet.beat(info, [], lease_ms=LEASE_MS)
 
-    async def prefill(self, *, tokens: int = 1_000, prefill_ms: float = 800.0) -> int:
-        """Take and finish the prefills that are queued; how many."""
+    async def prefill(self) -> None:
+        """Take and finish the prefills that are queued."""
         taken = await self.ledger.jobs.take_prefills(self.model, "prefill-1", limit=100, lease_ms=LEASE_MS)
+        await self.publish(taken, tokens=1_000, prefill_ms=800.0)
+
+    async def publish(self, taken: Sequence[TakenPrefill], *, tokens: int, prefill_ms: float) -> None:
+        """Finish prefills."""
         for job in taken:
             info = SnapshotInfo(
                 snapshot=job.prefix_id,
@@ -107,7 +118,6 @@ class StandIn:
                 host="host-1",
             )
             await self.ledger.jobs.register("prefill-1", job, info, decoded=True, ttl_ms=600_000)
-        return len(taken)
 
     async def take(self, count: int) -> list[TakenBranch]:
         """Take that many branches, as soon as they are queued."""

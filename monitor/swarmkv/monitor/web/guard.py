@@ -60,7 +60,11 @@ class Guard:
             response = await self._checked(request)
         except HTTPException as exc:
             response = show_error(request, exc.status_code, exc.detail, headers=exc.headers)
-        await (response or self._app)(scope, request.receive, send)
+        try:
+            await (response or self._app)(scope, request.receive, send)
+        finally:
+            if (form := getattr(request.state, "form", None)) is not None:
+                await form.close()  # files that were sent
 
     async def _checked(self, request: Request) -> Response | None:
         """None to go on; raises Refused."""

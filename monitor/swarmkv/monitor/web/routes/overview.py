@@ -6,11 +6,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from swarmkv.monitor.alerts import alerts
-from swarmkv.monitor.overview import Overview
+from swarmkv.monitor.overview import Minute, Overview
 from swarmkv.monitor.web import pages
 from swarmkv.monitor.web.blocks import BlockSource
 from swarmkv.monitor.web.charts import hour_chart
 from swarmkv.monitor.web.site import site_of
+from swarmkv.protocol.statistics import Counter
 
 
 async def overview(request: Request) -> Response:
@@ -35,12 +36,13 @@ def _blocks(now: Overview) -> dict[str, str]:
         "now": now,
         "all": everything,
         "alerts": alerts(now),
-        "branches": hour_chart(
-            everything.minutes, now.now_ms, lambda m: m.per_minute(m.totals.counters["branches_done"]), "branches"
-        ),
-        "tokens": hour_chart(
-            everything.minutes, now.now_ms, lambda m: m.per_minute(m.totals.counters["tokens_generated"]), "tokens"
-        ),
+        "branches": hour_chart(everything.minutes, now.now_ms, lambda m: _a_minute(m, "branches_done"), "branches"),
+        "tokens": hour_chart(everything.minutes, now.now_ms, lambda m: _a_minute(m, "tokens_generated"), "tokens"),
     }
     names = ("alerts", "facts", "queues", "latency", "throughput", "stores", "workers")
     return {f"overview-{name}": pages.render(f"parts/overview_{name}.html", **context) for name in names}
+
+
+def _a_minute(stretch: Minute, name: Counter) -> float:
+    """As a rate; the minute that has just begun counts as a whole one."""
+    return stretch.totals.counters[name] * 60 / max(60.0, stretch.length_s)
