@@ -94,6 +94,7 @@ class StandIn:
             for role in ("prefill", "branch")
         ]
         self.said: dict[tuple[str, int], str] = {}
+        self.prefix_tokens = 0
 
     async def arrive(self) -> None:
         """Be known and alive."""
@@ -108,6 +109,7 @@ class StandIn:
 
     async def publish(self, taken: Sequence[TakenPrefill], *, tokens: int, prefill_ms: float) -> None:
         """Finish prefills."""
+        self.prefix_tokens = tokens if taken else self.prefix_tokens
         for job in taken:
             info = SnapshotInfo(
                 snapshot=job.prefix_id,
@@ -150,12 +152,17 @@ class StandIn:
         """End a branch with what it said, or with an error."""
         said = self.said.pop((branch.run_id, branch.index), "")
         failure = error_info(DecodeFailed(error, hint="Try it again.")) if error else None
+        answer = said if text is None else text
+        generated = max(1, len(answer) // 4)
+        decode_ms = 21.0 * generated + 7 * branch.index
         result = BranchResult(
-            text=said if text is None else text,
+            text=answer,
             finish_reason="error" if error else "stop",
             error=failure,
-            tokens=TokenCounts(reused=1_000, prompt=12, generated=40),
-            timings_ms=BranchTimings(queue=3, restore=2, prompt=40, first_token=60, decode=400, total=460),
+            tokens=TokenCounts(reused=self.prefix_tokens, prompt=9 + branch.index, generated=generated),
+            timings_ms=BranchTimings(
+                queue=3, restore=2, prompt=60, first_token=84, decode=decode_ms, total=84 + decode_ms
+            ),
         )
         await self.ledger.jobs.finish("branch-1", [Outcome(branch, "failed" if error else "done", result)])
 

@@ -17,7 +17,7 @@ READ_TOKEN = "reader-token-long"
 
 
 def settings_of(**given: str) -> Settings:
-    return Settings(_env_file=None, **{f"monitor_{name}": value for name, value in given.items()})
+    return Settings(_env_file=None).model_copy(update={f"monitor_{name}": value for name, value in given.items()})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "swarm.example"])
@@ -125,6 +125,10 @@ def test_prompts_are_lines_or_parts_between_rulers_and_may_have_names() -> None:
     assert split_prompts("first\nline\n---\nb=second\nline\n") == ["first\nline", ("b", "second\nline")]
     assert split_prompts(" \n") == []
     assert split_prompts("1 + 1 = 2?") == ["1 + 1 = 2?"]
+
+
+def test_words_between_backticks_are_code_and_markup_is_text() -> None:
+    assert formats.prose("Try `swarmkv up <x>` & <b>`") == "Try <code>swarmkv up &lt;x&gt;</code> &amp; &lt;b&gt;`"
 
 
 def test_numbers_are_as_people_read_them() -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import re
+
+from markupsafe import Markup, escape
 
 NOTHING = "\N{EN DASH}"
 _UNITS = ("B", "KB", "MB", "GB", "TB")
@@ -73,6 +76,15 @@ def words(state: str) -> str:
     return state.replace("_", " ")
 
 
+def prose(text: str) -> Markup:
+    """Escaped, and what stands between backticks as code."""
+    parts = re.split(r"`([^`]+)`", text)
+    pieces = (
+        Markup("<code>{}</code>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    )
+    return Markup("").join(pieces)
+
+
 def _long(seconds: int) -> str:
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
     if hours == 0:
@@ -82,4 +94,4 @@ def _long(seconds: int) -> str:
     return f"{days} d {hours % 24} h"
 
 
-FILTERS = {f.__name__: f for f in (count, size, duration, age, moment, percent, rate, words)}
+FILTERS = {f.__name__: f for f in (count, size, duration, age, moment, percent, rate, words, prose)}
