@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from swarmkv.monitor.overview import read_overview
+from swarmkv.monitor.web.app import create_app
 from swarmkv.producer import Producer, Sampling
 from swarmkv.protocol import keys
 from swarmkv.protocol.broker import broker_errors
@@ -163,6 +165,43 @@ async def test_an_operator_tells_workers_what_producers_and_monitors_may_not(
     assert operator.run("workers", "drain", "branch").code == 0
     assert workers.processes[1].process.wait(timeout=20) == 0
     assert secured.refused() == []
+
+
+async def test_the_page_shows_all_of_it_with_the_rights_of_a_monitor_and_acts_with_those_of_an_operator(
+    secured: SecuredRedis, workers: Fleet, tmp_path: Path
+) -> None:
+    async with Producer(settings=settings_of(secured, "producer", tmp_path)) as producer:
+        await workers.ready(producer, 2)
+        done = await (await producer.submit(DOCUMENT, ["What?"], sampling=SHORT)).results(20)
+        waits = await producer.submit(DOCUMENT, ["What?"], model="nobody", any_model=True)
+    paths = (
+        "/",
+        "/runs",
+        f"/runs/{done.run_id}",
+        "/workers",
+        "/snapshots",
+        "/dead",
+        "/audit",
+        "/metrics",
+        "/readyz",
+    )
+    for user, status in (("monitor", 503), ("operator", 200)):
+        settings = settings_of(secured, user, tmp_path).model_copy(
+            update={"monitor_token": "a-token-of-some-length"}
+        )
+        app = create_app(settings, settings.redis_url, "127.0.0.1")
+        with TestClient(
+            app, base_url="http://127.0.0.1", headers={"authorization": "Bearer a-token-of-some-length"}
+        ) as page:
+            for path in paths:
+                assert page.get(path).status_code == 200, (user, path)
+            assert secured.refused() == []
+            answer = page.post(f"/runs/{waits.id}/cancel")
+            assert answer.status_code == status, answer.text
+            if status == 503:
+                assert "Redis refused a command" in answer.text
+                secured.refused()
+            assert secured.refused() == []
 
 
 # -- what each role is refused

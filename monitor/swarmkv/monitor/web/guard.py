@@ -18,8 +18,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarmkv.monitor.web import cookies
 from swarmkv.monitor.web.access import LOCAL, Principal
-from swarmkv.monitor.web.pages import show_error
+from swarmkv.monitor.web.pages import show_error, show_our_error
 from swarmkv.monitor.web.site import Site
+from swarmkv.protocol.errors import SwarmkvError
 
 PUBLIC = ("/static/", "/healthz", "/readyz")
 LOGIN = "/login"
@@ -60,6 +61,8 @@ class Guard:
             response = await self._checked(request)
         except HTTPException as exc:
             response = show_error(request, exc.status_code, exc.detail, headers=exc.headers)
+        except SwarmkvError as exc:
+            response = show_our_error(request, exc)
         try:
             await (response or self._app)(scope, request.receive, send)
         finally:

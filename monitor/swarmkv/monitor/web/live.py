@@ -10,7 +10,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Callable, Hashable
+import time
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from starlette.exceptions import HTTPException
@@ -20,6 +21,7 @@ from swarmkv.protocol.errors import BrokerError, SwarmkvError
 
 MAX_VIEWERS = 500
 MAX_BEHIND = 64  # messages that a viewer may not have read yet
+MAX_STREAM_S = 3_600.0  # then a browser connects again, and says anew who it is
 KEEP_ALIVE_S = 15.0
 OUTAGE_PAUSE_S = 2.0
 RETRY_MS = 2_000  # when a browser connects again
@@ -53,26 +55,32 @@ class _Feed:
         self.task: asyncio.Task[None] = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
+        try:
+            await self._read()
+        except Exception:
+            _log.exception("a live page failed", extra={"action": "live_failed"})
+        finally:
+            self._publish([None])
+
+    async def _read(self) -> None:
         is_away = False
         while True:
             try:
                 messages = await self.source.step()
             except BrokerError as exc:
-                messages, is_away = [message(away=exc.message)], True
+                self._publish([message(away=exc.message)])
+                is_away = True
                 await asyncio.sleep(OUTAGE_PAUSE_S)
+                continue
             except SwarmkvError as exc:
-                self._publish([message(over=exc.message), None])
+                self._publish([message(over=exc.message)])
                 return
-            else:
-                if is_away:
-                    messages, is_away = [message(back=True), *messages], False
-            if self.is_greeted.is_set():
-                self._publish(messages)
-            else:
-                self.is_greeted.set()  # the greeting has it all
+            self._publish([message(back=True), *messages] if is_away else messages)
+            is_away = False
             await asyncio.sleep(self.source.interval_s)
 
-    def _publish(self, messages: list[bytes] | list[bytes | None]) -> None:
+    def _publish(self, messages: Sequence[bytes | None]) -> None:
+        """To those who look on; who has not been greeted yet is told all of it then."""
         self.is_greeted.set()
         for viewer in list(self.viewers):
             for item in messages:
@@ -101,11 +109,12 @@ class Hub:
         if feed is None or feed.task.done():
             feed = self._feeds[key] = _Feed(make())
         queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+        end_s = time.monotonic() + MAX_STREAM_S
         self._num_viewers += 1
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             await self._greet(feed, queue)
-            while (item := await _next(queue)) is not None:
+            while time.monotonic() < end_s and (item := await _next(queue)) is not None:
                 yield item
         finally:
             self._num_viewers -= 1

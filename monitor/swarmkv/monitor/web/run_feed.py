@@ -11,6 +11,7 @@ from swarmkv.protocol.events import BranchDone, BranchRestarted, BranchStarted, 
 from swarmkv.protocol.ledger import Ledger
 
 TEXT_INTERVAL_S = 0.2
+ENDED_INTERVAL_S = 2.0  # a run that has ended may be tried again
 BLOCKS_INTERVAL_S = 1.0
 TAIL_CHARS = 4_000  # of a branch's text, for those who come later
 Piece = tuple[int, int, str]  # index of the branch, how many characters came before, text
@@ -46,14 +47,13 @@ class Tail:
 class RunSource:
     """A run's page for all who look at it."""
 
-    interval_s = TEXT_INTERVAL_S
-
     def __init__(self, ledger: Ledger, page: RunPage) -> None:
         self._ledger = ledger
         self._page = page
         self._blocks = BlockSource(self._render)
         self._tails: dict[str, Tail] = {}
         self._after = ""
+        self.interval_s = TEXT_INTERVAL_S
         self._next_blocks_s = 0.0
 
     async def step(self) -> list[bytes]:
@@ -79,6 +79,8 @@ class RunSource:
 
     async def _render(self) -> dict[str, str]:
         await self._page.read()
+        has_ended = self._page.run is not None and self._page.run.is_finished
+        self.interval_s = ENDED_INTERVAL_S if has_ended else TEXT_INTERVAL_S
         return self._page.blocks()
 
     def _indexes(self) -> dict[str, int]:

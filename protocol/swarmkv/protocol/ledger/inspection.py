@@ -147,39 +147,35 @@ class RunInspection:
         Raises RunNotFound, ProtocolError, BrokerError.
         """
         known = known or {}
+        rows = await self._rows(run, indexes, *_BRANCH_FIELDS)
+        there = {index: row for index, row in zip(indexes, rows, strict=True) if row[0] is not None}
+        try:
+            views = await self._with_prompts(run, {index: known.get(index) for index in there})
+            now = {index: _with_state(views[index], row) for index, row in there.items()}
+            changed = [index for index, view in now.items() if view != views[index]]
+            ended = [index for index in changed if now[index].is_finished]
+            results = dict(zip(ended, await self._rows(run, ended, "result"), strict=True))
+            for index in changed:
+                data = results.get(index, [None])[0]
+                now[index] = _with_result(now[index], decode(BranchResult, data) if data else None)
+        except (KeyError, ValueError, TypeError, ArithmeticError) as exc:
+            raise _malformed(run) from exc
+        return list(now.values())
+
+    async def _rows(self, run: str, indexes: Sequence[int], *names: str) -> list[list[bytes | None]]:
+        """Some fields of some branches, in one round trip."""
         with broker_errors():
             pipe = self._redis.pipeline(transaction=False)
             for index in indexes:
-                pipe.hmget(keys.key("branch", run=checked_id(run), index=index), *_BRANCH_FIELDS)
-            rows = await pipe.execute()
-        views: list[BranchView] = []
-        for index, row in zip(indexes, rows, strict=True):
-            if row[0] is None:
-                continue
-            try:
-                views.append(await self._branch(run, index, row, known.get(index)))
-            except (KeyError, ValueError, TypeError, ArithmeticError) as exc:
-                raise _malformed(run) from exc
-        return views
+                pipe.hmget(keys.key("branch", run=checked_id(run), index=index), *names)
+            rows: list[list[bytes | None]] = await pipe.execute() if indexes else []
+        return rows
 
-    async def _branch(self, run: str, index: int, row: list[bytes | None], known: BranchView | None) -> BranchView:
-        name, state, attempt, worker, ready, started = row
-        if known is None:
-            prompt = (await self.spec(run, index)).prompt
-            known = BranchView(index, (name or b"").decode(), "", 0, "", 0, 0, prompt[:PREVIEW_CHARS], len(prompt))
-        now = (state or b"").decode()
-        view = replace(
-            known,
-            state=now,
-            attempts=int(attempt or 0),
-            worker=(worker or b"").decode(),
-            ready_ms=int(ready or 0),
-            started_ms=int(started or 0),
-        )
-        if view == known:
-            return known
-        result = await self.result(run, index) if now in FINAL_BRANCH_STATES else None
-        return _with_result(view, result)
+    async def _with_prompts(self, run: str, known: dict[int, BranchView | None]) -> dict[int, BranchView]:
+        """What is known of branches; of a new one its name and the beginning of its prompt."""
+        new = [index for index, view in known.items() if view is None]
+        specs = dict(zip(new, await self._rows(run, new, "spec"), strict=True))
+        return {index: view or _new_view(index, specs[index][0]) for index, view in known.items()}
 
     async def spec(self, run: str, index: int) -> BranchSpec:
         """What was asked. Raises RunNotFound, ProtocolError, BrokerError."""
@@ -205,6 +201,24 @@ class RunInspection:
             raise RunNotFound(f"Run {run} has no branch number {index}.")
         value: bytes | None = data
         return value
+
+
+def _new_view(index: int, data: bytes | None) -> BranchView:
+    spec = decode(BranchSpec, data or b"")
+    chars = len(spec.prompt)
+    return BranchView(index, spec.name, "", 0, "", 0, 0, prompt=spec.prompt[:PREVIEW_CHARS], prompt_chars=chars)
+
+
+def _with_state(view: BranchView, row: list[bytes | None]) -> BranchView:
+    _, state, attempt, worker, ready, started = row
+    return replace(
+        view,
+        state=(state or b"").decode(),
+        attempts=int(attempt or 0),
+        worker=(worker or b"").decode(),
+        ready_ms=int(ready or 0),
+        started_ms=int(started or 0),
+    )
 
 
 def _with_result(view: BranchView, result: BranchResult | None) -> BranchView:
