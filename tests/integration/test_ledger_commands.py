@@ -99,9 +99,7 @@ async def test_a_command_to_nobody_is_refused_in_words_at_once(ledger: Ledger, d
 
 async def test_what_nobody_takes_in_time_is_never_carried_out(ledger: Ledger) -> None:
     await beat(ledger, "w1")
-    with pytest.raises(
-        CommandUnanswered, match=r"not taken the command 'pause' within 0\.05 s; nothing was done"
-    ):
+    with pytest.raises(CommandUnanswered, match=r"not taken the command 'pause' within 0\.05 s; nothing was done"):
         await ledger.commands.send("w1", PAUSE, timeout_s=0.05)
     assert await ledger.commands.take("w1") == []
     assert [record.state for record in await ledger.commands.history()] == ["expired"]

@@ -10,6 +10,7 @@ import signal
 import socket
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +42,20 @@ from swarmkv.workers.vitals import Vitals
 logger = logging.getLogger(__name__)
 
 Worker = PrefillWorker | BranchWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the workers of one process have in common; the process closes it."""
+
+    redis: ArqRedis
+    ledger: Ledger
+    settings: Settings
+    engine: Engine
+    bridge: EngineBridge
+    store: SnapshotStore
+    inventory: Inventory
+    tracing: Tracing
 
 
 def run_worker(role: WorkerRole, alias: str, model: str, settings: Settings) -> int:
@@ -76,12 +91,11 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings, s
         info = engine.info
         warn_of_size(store, info)
         await ledger.fleet.announce(alias, identity=info.identity, fingerprint=info.fingerprint)
-        roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
         inventory = Inventory(ledger, store, every_s=settings.heartbeat_s)
         await inventory.identify()
-        workers = [
-            _worker(item, alias, redis, ledger, settings, engine, bridge, store, inventory, tracing) for item in roles
-        ]
+        shared = Shared(redis, ledger, settings, engine, bridge, store, inventory, tracing)
+        roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
+        workers = [_worker(item, alias, shared) for item in roles]
         workers[0].also["inventory"] = inventory.run
         status.show(workers, engine)
         watching = asyncio.create_task(_watch_model(engine, bridge, settings.heartbeat_s), name="model")
@@ -105,18 +119,8 @@ def _stop_signals() -> asyncio.Event:
     return stopping
 
 
-def _worker(
-    role: Role,
-    alias: str,
-    redis: ArqRedis,
-    ledger: Ledger,
-    settings: Settings,
-    engine: Engine,
-    bridge: EngineBridge,
-    store: SnapshotStore,
-    inventory: Inventory,
-    tracing: Tracing,
-) -> Worker:
+def _worker(role: Role, alias: str, shared: Shared) -> Worker:
+    settings, engine = shared.settings, shared.engine
     kind: Literal["prefill", "branch"] = role
     info = WorkerInfo(
         id=new_worker_id(role),
@@ -131,8 +135,10 @@ def _worker(
         version=importlib.metadata.version("swarmkv"),
     )
     make = BranchWorker if role == "branch" else PrefillWorker
-    vitals = Vitals(role, engine, inventory.store_id)
-    return make(redis, ledger, settings, info, engine, bridge, store, vitals, tracing)
+    vitals = Vitals(role, engine, shared.inventory.store_id)
+    return make(
+        shared.redis, shared.ledger, settings, info, engine, shared.bridge, shared.store, vitals, shared.tracing
+    )
 
 
 async def _run_workers(workers: list[Worker], bridge: EngineBridge, stopping: asyncio.Event) -> None:
