@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from swarmkv.monitor.top.frame import Surroundings, draw
-from swarmkv.monitor.top.reading import QueueRow, Reading, RunRow, SnapshotRow, Totals, WorkerRow
+from swarmkv.monitor.top.reading import AlertRow, QueueRow, Reading, RunRow, SnapshotRow, Totals, WorkerRow
 from swarmkv.monitor.top.view import View
 
 TAKEN_MS = 1_790_000_000_000
@@ -38,7 +38,7 @@ def made_up(num_runs: int = 1_000) -> Reading:
             state="paused" if number == 2 else "running",
             host="atlas",
             pid=4_000 + number,
-            slots=16 if role == "branch" else 0,
+            slots=16 if role == "branch" else 1,
             slots_used=11 if role == "branch" else 1,
             cells=16_384,
             cells_used=9_120,
@@ -54,25 +54,43 @@ def made_up(num_runs: int = 1_000) -> Reading:
     )
     snapshots = tuple(
         SnapshotRow(
-            f"{number:032x}",
-            "default",
-            f"{number:016x}",
-            3_568,
-            18_700_000,
-            600.0,
-            4.0 * number,
-            24,
-            number == 1,
-            2,
+            id=f"{number:032x}"[::-1],
+            models=("default",),
+            documents=(f"{number:016x}",),
+            tokens=3_568,
+            size_bytes=18_700_000,
+            age_s=600.0,
+            unused_s=4.0 * number,
+            hits=24,
+            pinned=number == 1,
+            needed=number < 3,
+            resident_in=2,
+            store="atlas:/dev/shm/swarmkv-1000",
         )
         for number in range(12)
     )
     return Reading(
         taken_ms=TAKEN_MS,
-        totals=Totals(312.4, 24_976, 53_500.0, 0.875, 1_300_000_000, 4_294_967_296, 3),
+        totals=Totals(
+            decode_tokens_per_s=312.4,
+            prefill_tokens_per_s=1_240.0,
+            saved_tokens=24_976,
+            saved_ms=53_500.0,
+            saved_share=0.875,
+            store_bytes=1_300_000_000,
+            store_limit_bytes=4_294_967_296,
+            runs=num_runs,
+            dead=3,
+        ),
         alerts=(
-            "No prefill worker for model 'llama' is alive: 12 branches wait.",
-            "The oldest job of branch default waits for 4 min.",
+            AlertRow(
+                "no_worker",
+                "critical",
+                "llama",
+                "No prefill worker serves model 'llama'; 12 jobs wait, the oldest for 4 min.",
+                "Start one: swarmkv worker prefill --model llama=PATH.",
+            ),
+            AlertRow("dead_letters", "warning", "", "3 branches were given up.", "`swarmkv dead ls` says why."),
         ),
         queues=(
             QueueRow("prefill", "default", 0, 1),
@@ -82,7 +100,6 @@ def made_up(num_runs: int = 1_000) -> Reading:
         ),
         workers=workers,
         runs=tuple(runs),
-        num_runs=num_runs,
         snapshots=snapshots,
     )
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from swarmkv.cli import exits, output
+from swarmkv.cli.control import asker
 from swarmkv.cli.interrupt import Interrupted, run_abandonable
 from swarmkv.cli.options import finite
 from swarmkv.monitor.top import plain
@@ -77,8 +78,8 @@ async def _source() -> AsyncIterator[LedgerSource]:
     """Raises ConfigError, BrokerError."""
     settings = load_settings()
     url = redis_url(settings)
-    redis = connect(url, timeout_s=settings.redis_timeout_s, max_connections=4)
+    redis = connect(url, timeout_s=settings.redis_timeout_s, max_connections=8)
     try:
-        yield LedgerSource(redis, settings, shown(url))
+        yield LedgerSource(redis, settings, address=shown(url), by=f"top: {asker()}")
     finally:
         await redis.aclose(close_connection_pool=True)

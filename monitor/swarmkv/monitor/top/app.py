@@ -10,16 +10,19 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
+from swarmkv.monitor.top.actions import Action, Cancel, Order, Quit, Redraw, Retry, Watch
 from swarmkv.monitor.top.frame import Surroundings, draw
 from swarmkv.monitor.top.keyboard import Keyboard
+from swarmkv.monitor.top.keys import press
 from swarmkv.monitor.top.reading import Source
 from swarmkv.monitor.top.terminal import Terminal
-from swarmkv.monitor.top.view import Action, Cancel, Command, Quit, Redraw, Retry, View, Watch
+from swarmkv.monitor.top.view import View
 from swarmkv.protocol.errors import BrokerError, SwarmkvError
 
 _FRAME_S = 1 / 30  # frames follow each other no faster
 _ESCAPE_S = 0.05  # an escape that nothing follows for so long is the key of that name
 _READ_BYTES = 4096
+_SHOWN_TARGET_CHARS = 24
 
 
 class App:
@@ -29,7 +32,7 @@ class App:
         self._source = source
         self._terminal = terminal
         self._interval_s = interval_s
-        self._view = View(can_command=source.can_command)
+        self._view = View()
         self._keyboard = Keyboard()
         self._changed = asyncio.Event()
         self._look = asyncio.Event()
@@ -109,7 +112,7 @@ class App:
 
     def _press(self, keys: list[str]) -> None:
         for key in keys:
-            action = self._view.press(key)
+            action = press(self._view, key)
             if action is not None:
                 self._obey(action)
         self._changed.set()
@@ -126,9 +129,9 @@ class App:
                 self._begin(self._source.cancel(run_id))
             case Retry(run_id):
                 self._begin(self._source.retry(run_id))
-            case Command(worker_id, kind):
-                self._view.say(f"Asking {worker_id} to {kind} …")
-                self._begin(self._source.command(worker_id, kind))
+            case Order(kind, target):
+                self._view.say(f"{kind} {target[:_SHOWN_TARGET_CHARS]} …")
+                self._begin(self._source.command(kind, target))
 
     def _begin(self, work: Coroutine[Any, Any, str]) -> None:
         task = asyncio.create_task(self._said(work), name="top-action")

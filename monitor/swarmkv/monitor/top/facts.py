@@ -8,12 +8,13 @@ from itertools import zip_longest
 from rich.text import Text
 
 from swarmkv.monitor.top import figures
-from swarmkv.monitor.top.reading import QueueRow, Reading
+from swarmkv.monitor.top.reading import AlertRow, QueueRow, Reading
 from swarmkv.protocol.text import clean_line
 
 _WIDE = 76  # columns from which on two blocks stand side by side
 _BAR_COLUMNS = 10
 _QUEUE_COLUMNS = 40
+ALERT_STYLES = {"critical": "bold red", "warning": "yellow", "notice": "cyan"}
 
 
 def fact_lines(reading: Reading, columns: int, room: int) -> list[Text]:
@@ -26,7 +27,7 @@ def fact_lines(reading: Reading, columns: int, room: int) -> list[Text]:
     return [*sums, *_queue_block(reading.queues, columns, room - len(sums))]
 
 
-def alert_lines(alerts: Sequence[str], columns: int, room: int) -> list[Text]:
+def alert_lines(alerts: Sequence[AlertRow], columns: int, room: int) -> list[Text]:
     """At most `room` lines; the last one says how many more there are."""
     hidden = max(0, len(alerts) - room)
     lines = [_alert(alert, columns) for alert in alerts[: room - bool(hidden)]]
@@ -35,8 +36,10 @@ def alert_lines(alerts: Sequence[str], columns: int, room: int) -> list[Text]:
     return lines
 
 
-def _alert(text: str, columns: int, more: str = "") -> Text:
-    line = Text.assemble(("! ", "bold"), clean_line(text), style="yellow", no_wrap=True)
+def _alert(alert: AlertRow, columns: int, more: str = "") -> Text:
+    style = ALERT_STYLES.get(alert.severity, "")
+    line = Text.assemble(("! ", "bold"), clean_line(alert.message), style=style, no_wrap=True)
+    line.append(f" {clean_line(alert.remedy)}", style="dim")
     line.truncate(columns - len(more), overflow="ellipsis")
     return line.append(more)
 
@@ -86,17 +89,17 @@ def _queue_cells(role: str, model: str, waiting: str, running: str, oldest: str,
 
 
 def _speed(reading: Reading) -> Text:
-    slots = sum(worker.slots for worker in reading.workers)
-    used = sum(worker.slots_used for worker in reading.workers if worker.slots)
-    line = Text.assemble(("decode  ", "dim"), (f"{figures.rate(reading.totals.tokens_per_s)} tok/s", "bold"))
+    branch = [worker for worker in reading.workers if worker.role == "branch"]
+    slots, used = sum(worker.slots for worker in branch), sum(worker.slots_used for worker in branch)
+    speed = f"{figures.rate(reading.totals.decode_tokens_per_s)} tok/s"
+    line = Text.assemble(("decode  ", "dim"), (speed, "bold"))
     return line.append(f"  {figures.of(used, slots)} slots" if slots else "  no branch worker")
 
 
 def _saved(reading: Reading) -> Text:
     totals = reading.totals
     line = Text.assemble(("saved   ", "dim"), (f"{figures.count(totals.saved_tokens)} tok", "bold green"))
-    saved_s = None if totals.saved_ms is None else totals.saved_ms / 1_000
-    return line.append(f"  {figures.age(saved_s)}  {figures.share(totals.saved_share)}")
+    return line.append(f"  {figures.age(totals.saved_ms / 1_000)}  {figures.share(totals.saved_share)}")
 
 
 def _fleet(reading: Reading) -> Text:
@@ -109,9 +112,9 @@ def _fleet(reading: Reading) -> Text:
 def _store(reading: Reading) -> Text:
     totals = reading.totals
     line = Text.assemble(("store   ", "dim"))
-    if totals.store_bytes is None or not totals.store_budget_bytes:
-        return line.append(figures.size(totals.store_bytes))
-    used = totals.store_bytes / totals.store_budget_bytes
+    if not totals.store_limit_bytes:
+        return line.append("no worker reports one")
+    used = totals.store_bytes / totals.store_limit_bytes
     style = "red" if used > 0.95 else "yellow" if used > 0.8 else "green"
     line.append(figures.bar(used, _BAR_COLUMNS), style=style)
-    return line.append(f" {figures.size(totals.store_bytes)} of {figures.size(totals.store_budget_bytes)}")
+    return line.append(f" {figures.size(totals.store_bytes)} of {figures.size(totals.store_limit_bytes)}")

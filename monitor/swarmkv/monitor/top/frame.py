@@ -18,9 +18,11 @@ from rich.text import Text
 from swarmkv.monitor.top import figures
 from swarmkv.monitor.top.columns import fit, row_line, title_line
 from swarmkv.monitor.top.facts import alert_lines, fact_lines
-from swarmkv.monitor.top.help import help_lines
+from swarmkv.monitor.top.help import alert_page, help_lines
+from swarmkv.monitor.top.keys import hints
 from swarmkv.monitor.top.panels import PANELS, BranchRow, said, state_text
-from swarmkv.monitor.top.view import Listing, View, hints
+from swarmkv.monitor.top.view import Listing, View
+from swarmkv.monitor.top.wrapping import wrapped
 from swarmkv.protocol.text import clean_line
 
 LEAST_COLUMNS, LEAST_LINES = 20, 6
@@ -44,12 +46,19 @@ def draw(view: View, around: Surroundings) -> list[Text]:
     """The frame, from top to bottom. Tells the view how many rows it had room for."""
     if around.columns < LEAST_COLUMNS or around.lines < LEAST_LINES:
         return _sized([Text(f"At least {LEAST_COLUMNS}x{LEAST_LINES}, please.")], around)
-    head = [_title(view, around), *_facts(view, around)]
+    page = _page(view, around.columns)
+    head = [_title(view, around), *([] if page else _facts(view, around))]
     foot = [_footer(view, around.columns)]
     room = around.lines - len(head) - len(foot)
-    is_helping = view.mode == "help"
-    body = help_lines(can_command=view.can_command) if is_helping else _body(view, around.columns, room)
+    body = page or _body(view, around.columns, room)
     return _sized([*head, *body[:room], *[Text()] * (room - len(body)), *foot], around)
+
+
+def _page(view: View, columns: int) -> list[Text]:
+    """What takes the place of the panel; nothing if it is there."""
+    if view.mode == "help":
+        return help_lines()
+    return alert_page(view.reading.alerts if view.reading else (), columns) if view.mode == "alerts" else []
 
 
 def _sized(lines: list[Text], around: Surroundings) -> list[Text]:
@@ -139,28 +148,14 @@ def _said(listing: Listing, columns: int, room: int) -> list[Text]:
         return []
     num_lines = min(room, _MAX_SAID_LINES)
     text = Text(said(row), style="red" if row.branch.error else "")
-    wrapped = _wrapped(text, columns)
+    lines = wrapped(text, columns)
     if row.branch.error is None:
-        wrapped = wrapped[-(num_lines - 1) :]
-    shown = wrapped[: num_lines - 1] or [Text("Nothing yet.", style="dim")]
+        lines = lines[-(num_lines - 1) :]
+    shown = lines[: num_lines - 1] or [Text("Nothing yet.", style="dim")]
     head = Text.assemble("── ", (clean_line(row.branch.name), "bold"), " ", state_text(row.branch.state), " ")
     head.truncate(columns - 1, overflow="ellipsis")
     head.append("─" * (columns - head.cell_len), style="dim")
     return [head, *shown, *[Text()] * (num_lines - 1 - len(shown))]
-
-
-def _wrapped(text: Text, columns: int) -> list[Text]:
-    """Lines of at most `columns`, cut between words where there are any."""
-    lines, rest = [], text
-    while rest.cell_len > columns:
-        head = rest.copy()
-        head.truncate(columns, overflow="crop")
-        cut = head.plain.rfind(" ") + 1 or len(head.plain)
-        if not cut:
-            break
-        lines.append(rest[:cut])
-        rest = rest[cut:]
-    return [*lines, rest] if rest else lines
 
 
 def _tabs(view: View, columns: int) -> Text:
@@ -182,7 +177,7 @@ def _counts(view: View) -> list[str]:
     return [
         str(len(reading.queues)),
         str(len(reading.workers)),
-        f"{reading.num_runs:,}",
+        f"{reading.totals.runs:,}",
         f"{len(reading.snapshots):,}",
     ]
 
@@ -221,7 +216,7 @@ def _footer(view: View, columns: int) -> Text:
         return Text.assemble((view.question, "bold yellow"), "  ", ("y", "bold reverse"), " yes  any other key: no")
     if view.mode == "filter":
         return _keys([("Enter", "keep"), ("Esc", "no filter"), ("Ctrl-U", "empty")], columns)
-    if view.mode == "help":
+    if view.mode in ("help", "alerts"):
         return Text("Any key goes back.", style="dim")
     if view.message:
         return Text(view.message, style="bold red" if view.is_trouble else "bold green", no_wrap=True)

@@ -1,8 +1,15 @@
-"""The page behind `?`."""
+"""The pages behind `?` and `a`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
+
+from swarmkv.monitor.top.facts import ALERT_STYLES
+from swarmkv.monitor.top.reading import AlertRow
+from swarmkv.monitor.top.wrapping import wrapped
+from swarmkv.protocol.text import clean_line
 
 _KEY_COLUMNS = 16
 _KEYS = (
@@ -13,13 +20,12 @@ _KEYS = (
     ("/", "show only rows that contain a text"),
     ("c", "cancel the run; asks first"),
     ("r", "queue again what failed of the run"),
+    ("p", "pause a worker: it takes no new job; pin a snapshot; or undo it"),
+    ("d", "drain a worker: it ends when its jobs have; drop a snapshot; asks"),
+    ("a", "all alerts, and what to do about them"),
     ("Space", "freeze the screen; go on"),
     ("Ctrl-L", "draw everything anew"),
     ("?, q", "this page; quit"),
-)
-_COMMANDS = (
-    ("p", "pause the worker: it takes no new job; go on"),
-    ("d", "drain the worker: it ends when its jobs have; asks first"),
 )
 _WORDS = (
     ("saved", "prefill that sharing avoided, since the database was made"),
@@ -28,10 +34,21 @@ _WORDS = (
 )
 
 
-def help_lines(*, can_command: bool) -> list[Text]:
+def help_lines() -> list[Text]:
     """Keys, then words; one line each."""
-    keys = _KEYS[:7] + (_COMMANDS if can_command else ()) + _KEYS[7:]
-    return [Text(), *(_line(*row) for row in keys), Text(), *(_line(*row) for row in _WORDS)]
+    return [*(_line(*row) for row in _KEYS), Text(), *(_line(*row) for row in _WORDS)]
+
+
+def alert_page(alerts: Sequence[AlertRow], columns: int) -> list[Text]:
+    """Every alert with its remedy, wrapped."""
+    if not alerts:
+        return [Text("Nothing needs to be looked at.", style="green")]
+    lines: list[Text] = []
+    for alert in alerts:
+        lines += wrapped(Text(clean_line(alert.message), style=ALERT_STYLES.get(alert.severity, "")), columns)
+        lines += wrapped(Text(clean_line(alert.remedy), style="dim"), columns)
+        lines.append(Text())
+    return lines
 
 
 def _line(key: str, what: str) -> Text:

@@ -26,7 +26,7 @@ STATE_STYLES = {
 }
 _STATE_WORDS = {"completed_with_errors": "with errors"}
 _BAR_COLUMNS = 6
-_KEY_COLUMNS = 12  # of a snapshot's key: enough to tell one from another
+KEY_COLUMNS = 12  # of a snapshot's key: enough to tell one from another
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,17 @@ def _cells(worker: WorkerRow) -> str:
     if worker.cells_used is None or not worker.cells:
         return figures.count(worker.cells or None)
     return f"{worker.cells_used:,}/{worker.cells:,}"
+
+
+def _names(values: Sequence[str]) -> str:
+    return clean_line(", ".join(values)) or figures.UNKNOWN
+
+
+def _standing(snapshot: SnapshotRow) -> Text:
+    """What keeps it, or what is wrong with it."""
+    if snapshot.problem:
+        return Text("unusable", style="bold red")
+    return Text("pinned", style="cyan") if snapshot.pinned else Text("needed" if snapshot.needed else "")
 
 
 def _number(
@@ -141,19 +152,20 @@ RUNS: Panel[RunRow] = Panel(
 SNAPSHOTS: Panel[SnapshotRow] = Panel(
     title="Snapshots",
     columns=(
-        Column("snapshot", lambda row: row.id[:_KEY_COLUMNS], lambda row: row.id, _KEY_COLUMNS),
-        Column("model", lambda row: clean_line(row.model), lambda row: row.model),
+        Column("snapshot", lambda row: row.id[:KEY_COLUMNS], lambda row: row.id, KEY_COLUMNS),
+        Column("models", lambda row: _names(row.models), lambda row: row.models),
         _number("tokens", lambda row: figures.count(row.tokens), lambda row: row.tokens, 8, rank=1),
         _number("size", lambda row: figures.size(row.size_bytes), lambda row: row.size_bytes, 9, rank=0),
         _number("hits", lambda row: _strong(row.hits), lambda row: row.hits, 6, rank=2),
         _number("resident", lambda row: _strong(row.resident_in), lambda row: row.resident_in, 9, rank=4),
-        Column("pinned", lambda row: "pinned" if row.pinned else "", lambda row: row.pinned, 7, 5, descending=True),
-        Column("unused", lambda row: figures.age(row.unused_s), lambda row: row.unused_s, 7, 3, right=True),
+        Column("state", _standing, lambda row: _standing(row).plain, 8, 3),
+        Column("unused", lambda row: figures.age(row.unused_s), lambda row: row.unused_s, 7, 5, right=True),
         Column("age", lambda row: figures.age(row.age_s), lambda row: row.age_s, 7, 6, right=True),
-        Column("document", lambda row: clean_line(row.document)[:_KEY_COLUMNS], lambda row: row.document, 12, 7),
+        Column("document", lambda row: _names(row.documents)[:KEY_COLUMNS], lambda row: row.documents, 12, 7),
+        Column("store", lambda row: clean_line(row.store), lambda row: row.store, 30, 8),
     ),
     rows=lambda reading: reading.snapshots,
-    found_in=lambda row: f"{row.id} {row.model} {row.document} {'pinned' if row.pinned else ''}",
+    found_in=lambda row: " ".join((row.id, *row.models, *row.documents, _standing(row).plain, row.store)),
     sorted_by="unused",
     nothing="No worker reports a snapshot.",
 )

@@ -33,7 +33,7 @@ def _panel_lines(panel: Panel[Any], reading: Reading, columns: int) -> list[Text
     rows = list(panel.rows(reading))
     if not rows:
         return [Text(f"{panel.title}: {panel.nothing}")]
-    total = max(len(rows), reading.num_runs) if panel.title == "Runs" else len(rows)
+    total = max(len(rows), reading.totals.runs) if panel.title == "Runs" else len(rows)
     fitted = fit(panel.columns, columns)
     column = panel.column(panel.sorted_by)
     shown = ordered(rows, column, descending=column.descending)[:_MOST_ROWS]

@@ -8,18 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from swarmkv.protocol.commands import CommandKind
 from swarmkv.protocol.messages import RunReport
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """Jobs of one role and model: `waiting` for a worker, `running` on one; `oldest_s` has waited the longest."""
+    """Jobs of one role and model: `waiting` for a worker, `deferred` until later, `running` on one.
+
+    The oldest of those that wait has waited for `oldest_s`.
+    """
 
     role: str
     model: str
     waiting: int
     running: int
     oldest_s: float | None = None
+    deferred: int = 0
 
     @property
     def id(self) -> str:
@@ -64,48 +69,68 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRow:
-    """A snapshot in the store; `resident_in` so many workers, which need not restore it."""
+    """A snapshot in a store; `resident_in` so many workers, which need not restore it.
+
+    `needed`: runs that have not ended need it. `problem`: why it cannot be used.
+    """
 
     id: str
-    model: str
-    document: str
+    models: tuple[str, ...]
+    documents: tuple[str, ...]
     tokens: int
     size_bytes: int
     age_s: float
     unused_s: float
     hits: int
     pinned: bool
+    needed: bool
     resident_in: int
+    store: str
+    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all models and workers.
+    """Sums over all models, workers and stores.
 
-    `saved_tokens`, `saved_ms`: prefill that sharing avoided; `saved_share`: of all prefill that agents without it
-    would have done, 0 to 1.
+    `saved_tokens`, `saved_ms`: prefill that sharing avoided since counting began; `saved_share`: of all prefill
+    that agents without it would have done, 0 to 1. `dead`: branches that were given up.
     """
 
-    tokens_per_s: float | None = None
-    saved_tokens: int | None = None
-    saved_ms: float | None = None
-    saved_share: float | None = None
-    store_bytes: int | None = None
-    store_budget_bytes: int | None = None
+    decode_tokens_per_s: float = 0.0
+    prefill_tokens_per_s: float = 0.0
+    saved_tokens: int = 0
+    saved_ms: float = 0.0
+    saved_share: float = 0.0
+    store_bytes: int = 0
+    store_limit_bytes: int = 0
+    runs: int = 0
+    runs_open: int = 0
+    branches_open: int = 0
     dead: int = 0
 
 
 @dataclass(frozen=True, slots=True)
+class AlertRow:
+    """What somebody should look at. `severity` is critical, warning or notice; `code` is stable."""
+
+    code: str
+    severity: str
+    subject: str
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
-    """Everything at one moment, `taken_ms` of Redis' clock. `runs` are the newest of `num_runs`."""
+    """Everything at one moment, `taken_ms` of Redis' clock. `runs` are the newest of `totals.runs`."""
 
     taken_ms: int
     totals: Totals = Totals()
-    alerts: tuple[str, ...] = ()
+    alerts: tuple[AlertRow, ...] = ()
     queues: tuple[QueueRow, ...] = ()
     workers: tuple[WorkerRow, ...] = ()
     runs: tuple[RunRow, ...] = ()
-    num_runs: int = 0
     snapshots: tuple[SnapshotRow, ...] = ()
 
 
@@ -115,10 +140,6 @@ class Source(Protocol):
     @property
     def address(self) -> str:
         """Which Redis this is, without its password."""
-
-    @property
-    def can_command(self) -> bool:
-        """Do workers take commands (pause, resume, drain)?"""
 
     async def read(self) -> Reading:
         """Everything, now."""
@@ -132,5 +153,5 @@ class Source(Protocol):
     async def retry(self, run_id: str) -> str:
         """Queue again what failed of a run; what came of it, as a sentence."""
 
-    async def command(self, worker_id: str, kind: str) -> str:
-        """Have a worker carry out `pause`, `resume` or `drain`; what it answered, as a sentence."""
+    async def command(self, kind: CommandKind, target: str) -> str:
+        """Have a worker, or who keeps a snapshot, carry something out; what was answered, as a sentence."""

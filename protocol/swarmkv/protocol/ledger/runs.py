@@ -180,6 +180,11 @@ class RunLedger:
         summaries = (_summary(run, row) for run, row in zip(ids, rows, strict=True))
         return [summary for summary in summaries if summary is not None]
 
+    async def count(self) -> int:
+        """How many runs are kept, but for those that have expired since anybody looked."""
+        with broker_errors():
+            return int(await self._redis.zcard(keys.RUNS))
+
     async def read_events(self, run: str, after: str, block_ms: int) -> tuple[str, list[Event]]:
         """The id to go on from, and the events behind stream id `after` ("0": all), waiting `block_ms`."""
         with broker_errors():
