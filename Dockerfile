@@ -69,7 +69,11 @@ COPY monitor monitor
 COPY cli cli
 RUN PYTHONDONTWRITEBYTECODE=1 /opt/builder/bin/python -m hatchling build -t wheel -d /dist \
     && /opt/swarmkv/bin/pip install -q --no-deps --no-index /dist/*.whl \
-    && /opt/swarmkv/bin/pip uninstall -q -y pip \
+    && /opt/swarmkv/bin/pip uninstall -q -y setuptools pip \
+    && find /opt/swarmkv/lib -type d -path '*/numpy/*' -name tests -prune -exec rm -rf {} + \
+    && cd /opt/swarmkv/lib/python3*/site-packages/llama_cpp/lib \
+    && for copy in *.so.*; do ln -sf "${copy%%.so*}.so" "${copy}"; done \
+    && cd /source \
     && mkdir -p /opt/swarmkv/share/swarmkv \
     && cp -r cli/swarmkv/cli/samples /opt/swarmkv/share/swarmkv/samples
 
