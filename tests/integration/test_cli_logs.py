@@ -72,4 +72,4 @@ def test_up_writes_json_lines_that_name_the_program(home: Home) -> None:
         notes = [json.loads(line) for line in home.stderr.splitlines()]
     [ended] = actions(lines, "branch_done")
     assert (ended["program"], ended["run"]) == ("all-1", run)
-    assert {note["action"] for note in notes} >= {"up_note", "program_started"}
+    assert {note["action"] for note in notes} >= {"note", "program_started"}

@@ -104,6 +104,25 @@ def test_a_port_that_is_taken_and_an_address_that_is_none_end_the_worker(home: H
     assert (done.code, "SWARMKV_METRICS_ADDRESS='nowhere' is no address" in done.stderr) == (2, True)
 
 
+def test_a_monitor_answers_machines_on_an_address_of_their_own_without_a_token(home: Home) -> None:
+    there = home.with_settings(monitor_token="a-token-of-the-page", metrics_address="127.0.0.1:0")
+    with there.started("monitor", "--port", "0", "--log-format", "json") as process:
+        url = listening(there)
+        status, body = get(f"{url}/metrics")
+        assert (status, samples(body)[("swarmkv_redis_up",)]) == (200, 1)
+        assert is_ready(url)
+        assert get(f"{url}/runs")[0] == 404
+        lines = [json.loads(line) for line in there.stderr.splitlines()]
+        assert {"note", "monitor_metrics"} <= {line["action"] for line in lines}
+        [page] = [line["message"].split()[1] for line in lines if line["message"].startswith("monitor ")]
+        assert get(f"{page}metrics")[0] == 401
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 0
+    text = home.with_settings(metrics_address="127.0.0.1:0")
+    with text.started("monitor", "--port", "0"):
+        assert get(f"{listening(text)}/healthz") == (200, b"ok\n")
+
+
 async def test_redis_that_is_away_is_told_instead_of_a_failed_scrape() -> None:
     redis = connect("redis://127.0.0.1:1/0", timeout_s=5)
     told = families(await answer_metrics(Ledger(redis, max_events=100)))

@@ -60,7 +60,7 @@ def test_counters_are_those_of_the_statistics(told: dict[str, Metric]) -> None:
         assert value(told, "swarmkv_tokens_total", kind=kind) == counters[f"tokens_{kind}"]  # type: ignore[index]
     for state in ("done", "completed_with_errors", "failed", "cancelled"):
         assert value(told, "swarmkv_runs_ended_total", state=state) == counters[f"runs_{state}"]  # type: ignore[index]
-    assert value(told, "swarmkv_prefill_saved_seconds") == counters["prefill_saved_ms"] / 1000
+    assert value(told, "swarmkv_prefill_saved_seconds_total") == counters["prefill_saved_ms"] / 1000
     assert value(told, "swarmkv_snapshot_evictions_total") == counters["evictions"]
 
 

@@ -29,7 +29,7 @@ def set_up_logs(*, as_json: bool, verbose: bool) -> None:
 def is_telling(record: logging.LogRecord) -> bool:
     """Whether a record is printed by default."""
     action = str(getattr(record, "action", ""))
-    return record.levelno >= logging.WARNING or action.startswith(("worker_", "model_"))
+    return record.levelno >= logging.WARNING or action.startswith(("worker_", "model_", "monitor_"))
 
 
 class LineFormatter(logging.Formatter):
@@ -70,9 +70,9 @@ class Say(Protocol):
 
 
 def notes_as_records(message: str, hint: str = "", *, style: str = "") -> None:  # noqa: ARG001 - as `Say` is called
-    """A note as a record, for who reads the log of `up` by machine."""
+    """A note as a record, for who reads the log by machine."""
     told = {"hint": hint} if hint else {}
-    logger.info("%s", clean_line(message), extra={"action": "up_note", **told})
+    logger.info("%s", clean_line(message), extra={"action": "note", **told})
 
 
 def json_line(program: str, line: bytes) -> bytes:

@@ -14,7 +14,6 @@ from typing import get_args
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from swarmkv.monitor.overview import ModelStats, Overview, read_overview
 from swarmkv.protocol.errors import BrokerError
@@ -29,7 +28,7 @@ _STAGES: dict[Stage, tuple[str, str]] = {
     "prefill": ("swarmkv_prefill_seconds", "Decoding time of a document, of each prefill."),
     "restore": (
         "swarmkv_branch_restore_seconds",
-        "Time to restore a snapshot into the KV cache; 0 for branches that found it resident.",
+        "Time to restore a snapshot into the KV cache, of branches that did not find it resident.",
     ),
     "ttft": ("swarmkv_branch_time_to_first_token_seconds", "Time from job start to the first token."),
     "inter_token": ("swarmkv_branch_inter_token_seconds", "Mean time between two tokens, one value a branch."),
@@ -172,9 +171,9 @@ def _models(models: tuple[ModelStats, ...]) -> Iterator[Metric]:
         _TOKEN_KINDS,
         models,
     )
-    yield _gauge(
-        "swarmkv_prefill_saved_seconds",
-        "Prefill that branches did not need, less what was prefilled for them; a prefill lowers it.",
+    yield _counter(
+        "swarmkv_prefill_saved_seconds_total",
+        "Prefill that branches did not need, less what was prefilled for them.",
         ("model",),
         (((one.model,), one.totals.counters["prefill_saved_ms"] / 1000) for one in models),
     )
@@ -188,7 +187,7 @@ def _by(name: str, text: str, label: str, by: dict[str, Counter], models: tuple[
 
 
 def _histogram(name: str, text: str, rows: Iterable[tuple[str, Histogram]]) -> Metric:
-    bounds = [*(floatToGoString(bound / 1000) for bound in BOUNDS_MS), "+Inf"]  # type: ignore[no-untyped-call]
+    bounds = [*(str(bound / 1000) for bound in BOUNDS_MS), "+Inf"]
     family = HistogramMetricFamily(name, text, labels=("model",))
     for model, times in rows:
         buckets = list(zip(bounds, map(float, accumulate(times.counts)), strict=True))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import socket
 from collections.abc import AsyncIterator
 
 from starlette.applications import Starlette
@@ -12,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from swarmkv.monitor.machines import machine_pages
 from swarmkv.monitor.web import pages
 from swarmkv.monitor.web.access import access_of
 from swarmkv.monitor.web.assets import static
@@ -35,7 +38,10 @@ from swarmkv.producer import Producer
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.errors import SwarmkvError
 from swarmkv.protocol.ledger import Ledger
+from swarmkv.protocol.probes import answering, url_of
 from swarmkv.protocol.settings import Settings
+
+logger = logging.getLogger(__name__)
 
 ROUTES = (
     Route("/login", login.login_form, name="login"),
@@ -71,10 +77,11 @@ ROUTES = (
 )
 
 
-def create_app(settings: Settings, redis_url: str, host: str) -> Starlette:
+def create_app(settings: Settings, redis_url: str, host: str, machines: socket.socket | None = None) -> Starlette:
     """The page over one Redis, for a server that listens on `host`; it connects when the first request comes.
 
-    `app.state.site` is what it shares. Raises ConfigError when it would let in everybody from outside.
+    On `machines` it answers metrics and health, without a token; it closes that socket. `app.state.site` is what it
+    shares. Raises ConfigError when it would let in everybody from outside.
     """
     redis = connect(redis_url, timeout_s=settings.redis_timeout_s)
     ledger = Ledger(redis, max_events=settings.max_events)
@@ -89,7 +96,12 @@ def create_app(settings: Settings, redis_url: str, host: str) -> Starlette:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
+        async with contextlib.AsyncExitStack() as stack:
+            if machines is not None:
+                await stack.enter_async_context(answering(machines, machine_pages(ledger)))
+                url = url_of(machines)
+                logger.info("metrics at %s/metrics", url, extra={"action": "monitor_metrics", "url": url})
+            yield
         site.hub.stop()
         await site.producer.close()
         await redis.aclose(close_connection_pool=True)

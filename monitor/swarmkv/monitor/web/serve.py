@@ -11,20 +11,25 @@ import uvicorn
 
 from swarmkv.monitor.web.app import create_app
 from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.probes import listen
 from swarmkv.protocol.settings import Settings
 
 GRACE_S = 3  # for answers that are being sent when it is told to stop
 
 
 class _Server(uvicorn.Server):
-    """Ends live pages when it is told to stop: they would never end by themselves."""
+    """Ends live pages when it is told to stop: they would never end by themselves. A second Ctrl-C does not wait.
+
+    It does not raise the signal again when all has ended, as uvicorn's own does: being told to stop is no failure.
+    """
 
     def __init__(self, config: uvicorn.Config, stopping: Callable[[], None]) -> None:
         super().__init__(config)
         self._stopping = stopping
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - as it is called
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
         self._stopping()
 
 
@@ -34,10 +39,13 @@ def serve(settings: Settings, redis_url: str, ready: Callable[[str], None]) -> N
     Raises ConfigError when it may not, or cannot, listen there.
     """
     host = settings.monitor_host
-    app = create_app(settings, redis_url, host)
+    app = create_app(
+        settings, redis_url, host, listen(settings.metrics_address) if settings.metrics_address else None
+    )
     listener = _listen(host, settings.monitor_port)
     config = uvicorn.Config(
         app,
+        log_config=None,  # its records go where ours do
         log_level="warning",
         access_log=False,
         server_header=False,
