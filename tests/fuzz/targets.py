@@ -114,16 +114,23 @@ def _records() -> list[Target]:
         return fleet._live({name.encode(): value for name, value in _with_field(worker, data).items()}, 5)
 
     def read_taken(data: bytes) -> object:
-        row = [b"b:ab:0:1", encode(SPEC), 0, 1, b"p"]
+        row = [b"b:ab:0:1", encode(SPEC), 0, 1, b"p", b""]
         prefix = [b"p", encode(PREFIX), b"0" * 32, 1]
-        where, value = (data[0] % 3, data[1:]) if data else (0, data)
-        (row if where == 0 else prefix)[1 if where < 2 else 2] = value
+        where, value = (data[0] % 4, data[1:]) if data else (0, data)
+        field, index = ((row, 1), (prefix, 1), (prefix, 2), (row, 5))[where]
+        field[index] = value
         return jobs._taken_branch(row, prefix)
 
     def seeds(fields: dict[str, bytes]) -> list[bytes]:
         return [bytes([index]) + value for index, value in enumerate(fields.values())]
 
-    taken = [b"\0" + encode(SPEC), b"\1" + encode(PREFIX), b"\2" + b"0" * 32, b"\2" + _PICKLES[1]]
+    taken = [
+        b"\0" + encode(SPEC),
+        b"\1" + encode(PREFIX),
+        b"\2" + b"0" * 32,
+        b"\2" + _PICKLES[1],
+        b"\3" + TRACEPARENT,
+    ]
     return [
         Target("record-run", seeds(run), read_run),
         Target("record-branch", seeds(branch), read_branch),
@@ -131,6 +138,9 @@ def _records() -> list[Target]:
         Target("record-worker", seeds(worker), read_worker),
         Target("record-taken", taken, read_taken),
     ]
+
+
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"  # the example of W3C's recommendation
 
 
 def _with_field(fields: dict[str, bytes], data: bytes) -> dict[str, bytes]:
