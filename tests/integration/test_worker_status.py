@@ -155,7 +155,9 @@ def prometheus(directory: Path, targets: list[str]) -> Iterator[str]:
         wait_until(lambda: bool(re.search(text, (directory / "log").read_text())), timeout_s=30)
         found = re.search(text, (directory / "log").read_text())
         assert found is not None
-        yield f"http://{found[1]}"
+        url = f"http://{found[1]}"
+        wait_until(lambda: get(f"{url}/-/ready")[0] == 200, timeout_s=30)
+        yield url
     finally:
         process.terminate()
         process.wait(timeout=20)
