@@ -26,7 +26,7 @@ from swarmkv.monitor.top.wrapping import wrapped
 from swarmkv.protocol.text import clean_line
 
 LEAST_COLUMNS, LEAST_LINES = 20, 6
-_BAR_STYLE = "reverse"
+_BAR_STYLE = "bold black on green"  # without colours it is not taken for the selected row, which is reversed
 _MAX_SAID_LINES = 6
 _SHORT_TAB_CHARS = 2
 

@@ -221,7 +221,7 @@ BRANCHES: Panel[BranchRow] = Panel(
     title="Branches",
     columns=(
         Column("#", lambda row: str(row.number), lambda row: row.number, 4, 3, right=True),
-        Column("branch", lambda row: clean_line(row.branch.name), lambda row: row.branch.name.lower()),
+        Column("branch", lambda row: clean_line(row.branch.name), lambda row: row.branch.name.lower(), least=16),
         Column("state", lambda row: state_text(row.branch.state), lambda row: row.branch.state, 9),
         _number("try", lambda row: str(row.branch.attempts), lambda row: row.branch.attempts, 3, rank=4),
         _number("queue", lambda row: _milliseconds(row.times.queue), lambda row: row.times.queue, 8, rank=5),
