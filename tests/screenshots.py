@@ -29,7 +29,7 @@ from tests.conftest import server_binary, start_server, stop_server
 from tests.web_support import StandIn, chromium, monitor_of
 
 FOLDER = Path(__file__).parent.parent / "docs" / "screenshots"
-DESKTOP = {"width": 1280, "height": 860}
+DESKTOP = {"width": 1180, "height": 740}
 PHONE = {"width": 390, "height": 844}
 MODELS = ("gemma-3-27b", "qwen-3-14b")
 PAPERS = ("service-agreement.md", "EP3921477.txt", "firmware-audit.c", "annual-report-2025.txt", "protocol-v4.md")
@@ -122,7 +122,8 @@ async def _installation(settings: Settings) -> AsyncIterator[str]:
         )
         await _work(worker)
         prefix = PrefixSpec(model=MODELS[0], document=digest_bytes(document.encode())).prefix_id
-        await _describe(ledger, prefix)
+        snapshots = [prefix, *(digest_bytes(str(number).encode()) for number in range(6))]
+        await _report_store(ledger, snapshots)
         await _give_up(ledger, settings.redis_url, run.id)
         for action, target, outcome in (
             ("pin snapshot", prefix, "The snapshot is pinned: it is not evicted."),
@@ -131,7 +132,9 @@ async def _installation(settings: Settings) -> AsyncIterator[str]:
             ("cancel", "0000000000b3", "Run 0000000000b3: cancelled."),
         ):
             await ledger.audit.record(AuditEntry("admin token", "127.0.0.1", action, target, outcome))
+        beats = asyncio.create_task(_beat(ledger, _workers(snapshots)))
         yield run.id
+        beats.cancel()
     await client.aclose(close_connection_pool=True)
 
 
@@ -149,19 +152,19 @@ async def _work(worker: StandIn) -> None:
     await worker.finish(branches[5], error="llama.cpp refused a batch of 7 rows: code -3.")
 
 
-async def _describe(ledger: Ledger, snapshot: str) -> None:
-    """Workers and a store as they describe themselves."""
+def _workers(snapshots: list[str]) -> list[WorkerInfo]:
+    """Workers as they describe themselves."""
     rng = random.Random(7)
-    keys_of = [snapshot, *(digest_bytes(str(number).encode()) for number in range(6))]
     now_ms = int(time.time() * 1000)
-    for role, number, model, state, used, cells in (
+    kinds = (
         ("prefill", 1, MODELS[0], "running", 1, 8_204),
         ("branch", 1, MODELS[0], "running", 3, 11_620),
         ("branch", 2, MODELS[0], "paused", 0, 8_204),
         ("prefill", 2, MODELS[1], "running", 0, 0),
         ("branch", 3, MODELS[1], "draining", 5, 24_100),
-    ):
-        info = WorkerInfo.model_validate(
+    )
+    return [
+        WorkerInfo.model_validate(
             {
                 "id": f"{role}-{number}",
                 "role": role,
@@ -174,7 +177,7 @@ async def _describe(ledger: Ledger, snapshot: str) -> None:
                 "started_ms": now_ms - rng.randrange(3_600_000, 90_000_000),
                 "state": state,
                 "cells_used": cells,
-                "residents": tuple(keys_of[:2]) if role == "branch" else (),
+                "residents": tuple(snapshots[:2]) if role == "branch" else (),
                 "tokens_per_s": round(rng.uniform(150, 310), 1) if used else 0.0,
                 "rss_bytes": rng.randrange(3 << 30, 9 << 30),
                 "device": "CPU",
@@ -182,17 +185,31 @@ async def _describe(ledger: Ledger, snapshot: str) -> None:
                 "store": "s1",
             }
         )
-        await ledger.fleet.beat(info, [], lease_ms=600_000)
+        for role, number, model, state, used, cells in kinds
+    ]
+
+
+async def _beat(ledger: Ledger, workers: list[WorkerInfo]) -> None:
+    while True:
+        for info in workers:
+            await ledger.fleet.beat(info, [], lease_ms=600_000)
+        await asyncio.sleep(0.5)
+
+
+async def _report_store(ledger: Ledger, snapshots: list[str]) -> None:
+    """A store as its workers describe it."""
+    rng = random.Random(8)
+    now_ms = int(time.time() * 1000)
     listed = tuple(
         StoredSnapshot(
             key=key,
-            tokens=8_204 if key == snapshot else rng.randrange(3_000, 24_000),
+            tokens=8_204 if number == 0 else rng.randrange(3_000, 24_000),
             size_bytes=rng.randrange(40 << 20, 420 << 20),
             created_ms=now_ms - number * 1_900_000 - 90_000,
             used_ms=now_ms - number * 700_000,
             is_pinned=number == 2,
         )
-        for number, key in enumerate(keys_of)
+        for number, key in enumerate(snapshots)
     )
     used = sum(item.size_bytes for item in listed)
     store = StoreInfo(

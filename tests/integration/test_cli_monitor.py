@@ -43,8 +43,9 @@ def test_it_ends_at_once_and_well_with_pages_open(settings: Settings, number: si
         with httpx.stream("GET", f"{address}/live/overview", timeout=20) as answer:
             lines = answer.iter_lines()
             assert next(lines).startswith("retry:")
-            process.send_signal(number)
             assert any(line.startswith("data:") for line in lines)
+            process.send_signal(number)
+            assert not any(line.startswith("retry:") for line in lines)
         assert process.wait(timeout=10) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()

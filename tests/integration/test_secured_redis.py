@@ -183,7 +183,6 @@ async def test_the_page_shows_all_of_it_with_the_rights_of_a_monitor_and_acts_wi
         "/dead",
         "/audit",
         "/metrics",
-        "/readyz",
     )
     for user, status in (("monitor", 503), ("operator", 200)):
         settings = settings_of(secured, user, tmp_path).model_copy(

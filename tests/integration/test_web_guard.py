@@ -71,7 +71,7 @@ def test_nobody_sees_anything_without_a_token(closed: TestClient, path: str) -> 
         assert as_program.status_code == 401
 
 
-@pytest.mark.parametrize("path", [path for path in POSTS if path != "/login"])
+@pytest.mark.parametrize("path", [path for path in POSTS if path not in ("/login", "/logout")])
 def test_nobody_does_anything_without_a_token_and_a_reader_nothing_at_all(closed: TestClient, path: str) -> None:
     assert closed.post(address(path)).status_code == 401
     assert closed.post(address(path), headers={"authorization": f"Bearer {READ_TOKEN}"}).status_code == 403
@@ -79,6 +79,12 @@ def test_nobody_does_anything_without_a_token_and_a_reader_nothing_at_all(closed
     answer = closed.post(address(path), data={"form_token": form_token(closed, "/audit"), "back": "/"})
     assert answer.status_code == 403
     assert "look, and change nothing" in answer.text
+
+
+def test_a_reader_logs_out(closed: TestClient) -> None:
+    log_in(closed, READ_TOKEN)
+    assert closed.post("/logout", data={"form_token": form_token(closed, "/audit")}).status_code == 303
+    assert closed.get("/runs").status_code == 303
 
 
 async def test_what_a_reader_asked_for_is_in_the_audit_log(closed: TestClient, ledger: Ledger) -> None:

@@ -24,6 +24,7 @@ from swarmkv.protocol.errors import SwarmkvError
 
 PUBLIC = ("/static/", "/healthz", "/readyz")
 LOGIN = "/login"
+LOGOUT = "/logout"  # which readers may, too
 SAFE_METHODS = ("GET", "HEAD")
 MAX_FIELDS = 200
 HEADERS = {
@@ -121,7 +122,7 @@ class Guard:
 
     async def _check_role(self, request: Request) -> None:
         principal: Principal = request.state.principal
-        if not principal.can_act:
+        if not principal.can_act and request.url.path != LOGOUT:
             await self._site.record(request, "refused: read-only", request.url.path, "asked for by a reader")
             raise Refused(403, "You may look, and change nothing: this needs the administrator's token.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swarmkv.monitor.alerts import alerts
+from swarmkv.monitor.alerts import Alert, alerts
 from swarmkv.monitor.overview import Minute, Overview
 from swarmkv.monitor.web import pages
 from swarmkv.monitor.web.blocks import BlockSource
@@ -35,12 +35,20 @@ def _blocks(now: Overview) -> dict[str, str]:
     context = {
         "now": now,
         "all": everything,
-        "alerts": alerts(now),
+        "alerts": _by_kind(alerts(now)),
         "branches": hour_chart(everything.minutes, now.now_ms, lambda m: _a_minute(m, "branches_done"), "branches"),
         "tokens": hour_chart(everything.minutes, now.now_ms, lambda m: _a_minute(m, "tokens_generated"), "tokens"),
     }
     names = ("alerts", "facts", "queues", "latency", "throughput", "stores", "workers")
     return {f"overview-{name}": pages.render(f"parts/overview_{name}.html", **context) for name in names}
+
+
+def _by_kind(found: list[Alert]) -> list[list[Alert]]:
+    """Those that say the same of several stand together, where the worst of them is."""
+    groups: dict[str, list[Alert]] = {}
+    for alert in found:
+        groups.setdefault(alert.code, []).append(alert)
+    return list(groups.values())
 
 
 def _a_minute(stretch: Minute, name: Counter) -> float:
