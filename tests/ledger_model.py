@@ -235,6 +235,15 @@ class LedgerModel:
         if self.prefixes[prefix_id].state == "ready":
             self.prefixes[prefix_id].state = "absent"
 
+    def drop(self, prefix_id: str, force: bool) -> bool:
+        prefix = self.prefixes.get(prefix_id)
+        if prefix is None or prefix.state != "ready":
+            return True
+        if not force and any(run.is_open and run.prefix is prefix for run in self.runs.values()):
+            return False
+        prefix.state = "absent"
+        return True
+
     # -- repair
 
     def sweep(self) -> tuple[int, int, int]:

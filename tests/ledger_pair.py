@@ -227,6 +227,13 @@ class LedgerPair:
         if reply.took_effect and prefix_id in self.model.prefixes:
             self.model.forget(prefix_id)
 
+    def drop(self, prefix_id: str, force: bool, fault: Fault | None) -> None:
+        reply = self.call(lambda ledger: ledger.jobs.drop_snapshot(snapshot_of(prefix_id), force=force), fault)
+        if reply.took_effect:
+            is_dropped = self.model.drop(prefix_id, force)
+            self.agree(reply, is_dropped)
+            self.tally["drops refused"] += not is_dropped
+
     def sweep(self, fault: Fault | None) -> None:
         reply = self.call(
             lambda ledger: ledger.fleet.sweep(

@@ -48,6 +48,7 @@ WHAT_HAPPENS = (
     "branches tried again",
     "branches given up after crashes",
     "branches given up after rebuilds",
+    "drops refused",
 )
 
 logger = logging.getLogger(__name__)
@@ -249,6 +250,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(document=documents, fault=faults)
     def evict(self, document: bytes, fault: Fault | None) -> None:
         self.pair.forget(prefix_of(document).prefix_id, fault)
+
+    @rule(document=documents, force=st.booleans(), fault=faults)
+    def drop(self, document: bytes, force: bool, fault: Fault | None) -> None:
+        self.pair.drop(prefix_of(document).prefix_id, force, fault)
 
     @rule(seconds=st.sampled_from([5, 10, 10, LEASE_S + 5]))
     def wait(self, seconds: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -72,12 +73,13 @@ async def test_a_command_is_answered_and_remembered_with_who_asked(ledger: Ledge
     assert 0 < record.asked_ms <= record.ended_ms
 
 
-async def test_a_command_is_given_out_once_however_many_ask(ledger: Ledger, other: Ledger) -> None:
+async def test_a_command_is_given_out_once_however_many_ask(ledger: Ledger, other: Ledger, database: Any) -> None:
     await beat(ledger, "w1")
     sending = asyncio.create_task(ledger.commands.send("w1", PAUSE))
     taken = await take_one(other, "w1")
     again = await asyncio.gather(*(other.commands.take("w1") for _ in range(10)))
     assert not any(again)
+    assert database.exists(keys.key("inbox", worker="w1")) == 0
     answer = Answer(ok=False, message="No.", code="command_refused", worker="w1")
     assert not await other.commands.answer("w2", taken.id, answer)
     assert await other.commands.answer("w1", taken.id, answer)
@@ -97,10 +99,11 @@ async def test_a_command_to_nobody_is_refused_in_words_at_once(ledger: Ledger, d
     assert database.keys("swarmkv:command*") == []
 
 
-async def test_what_nobody_takes_in_time_is_never_carried_out(ledger: Ledger) -> None:
+async def test_what_nobody_takes_in_time_is_never_carried_out(ledger: Ledger, database: Any) -> None:
     await beat(ledger, "w1")
     with pytest.raises(CommandUnanswered, match=r"not taken the command 'pause' within 0\.05 s; nothing was done"):
         await ledger.commands.send("w1", PAUSE, timeout_s=0.05)
+    assert database.exists(keys.key("inbox", worker="w1")) == 0
     assert await ledger.commands.take("w1") == []
     assert [record.state for record in await ledger.commands.history()] == ["expired"]
 
@@ -151,11 +154,14 @@ async def test_a_worker_has_few_commands_waiting_and_redis_remembers_a_thousand(
         task.cancel()
     await asyncio.wait(waiting)
     await ledger.commands.take("w1")
-    database.zadd(keys.COMMANDS, {f"old-{number}": number + 1e12 for number in range(2 * MAX_KEPT)})
-    database.zadd(keys.COMMANDS, {f"kept-{number}": 9e12 + number for number in range(MAX_KEPT)})
+    now_ms = time.time_ns() // 1_000_000
+    database.zadd(keys.COMMANDS, {f"expired-{number}": now_ms - KEEP_MS - number for number in range(MAX_KEPT)})
+    database.zadd(keys.COMMANDS, {f"kept-{number}": now_ms - KEEP_MS // 2 + number for number in range(MAX_KEPT)})
+    database.hset(keys.key("command", command="kept-0"), mapping={"state": "done"})
     with pytest.raises(CommandUnanswered):
         await ledger.commands.send("w1", PAUSE, timeout_s=0.01)
     assert database.zcard(keys.COMMANDS) == MAX_KEPT
+    assert database.exists(keys.key("command", command="kept-0")) == 0
     for key in database.keys("swarmkv:command*"):
         assert 0 < database.pttl(key) <= KEEP_MS, key
 

@@ -73,6 +73,9 @@ async def test_a_paused_worker_takes_nothing_ends_what_it_has_beats_on_and_resum
     assert (paused.ok, paused.message) == (True, f"Worker {worker} is paused; it goes on with 2 jobs.")
     assert await state_of(producer, worker) == "paused"
     waiting = await producer.submit(DOCUMENT, ["Where?"], sampling=SHORT)
+    assert [warning.message for warning in waiting.warnings] == [
+        "Every branch worker for model 'default' is paused; the run waits for one."
+    ]
     assert (await held.results(20)).state == "done"
     again = await ledger.commands.send(worker, Command(kind="pause"))
     assert (again.ok, "was paused already" in again.message) == (True, True)

@@ -180,12 +180,19 @@ class Producer:
         return warnings
 
     async def _worker_warnings(self, model: str) -> tuple[RunWarning, ...]:
-        roles = {live.info.role for live in await self.workers() if live.info.model == model}
-        missing = [role for role in ("prefill", "branch") if role not in roles]
-        return tuple(
-            RunWarning(
-                message=f"No {role} worker for model {model!r} is alive; the run waits for one.",
-                hint=f"Start one with `swarmkv worker {role}`; the run ends by its deadline in any case.",
-            )
-            for role in missing
+        serving = [live.info for live in await self.workers() if live.info.model == model]
+        missing = {"prefill", "branch"} - {info.role for info in serving if info.state == "running"}
+        paused = {info.role for info in serving if info.state == "paused"}
+        return tuple(_missing(role, model, is_paused=role in paused) for role in sorted(missing, reverse=True))
+
+
+def _missing(role: str, model: str, *, is_paused: bool) -> RunWarning:
+    if is_paused:
+        return RunWarning(
+            message=f"Every {role} worker for model {model!r} is paused; the run waits for one.",
+            hint=f"`swarmkv workers resume {role}` lets them take jobs; the run ends by its deadline in any case.",
         )
+    return RunWarning(
+        message=f"No {role} worker for model {model!r} is alive; the run waits for one.",
+        hint=f"Start one with `swarmkv worker {role}`; the run ends by its deadline in any case.",
+    )
