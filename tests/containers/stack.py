@@ -58,6 +58,14 @@ class Stack:
     def inspect(self, container: str, form: str) -> str:
         return self.podman("inspect", "-f", form, container).strip()
 
+    def log(self, container: str) -> str:
+        """What its process wrote, to stdout and stderr."""
+        argv = ["podman", "logs", container]
+        done = subprocess.run(
+            argv, env=self._place.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True
+        )
+        return done.stdout.decode(errors="replace")
+
     def is_healthy(self, container: str) -> bool:
         """Run the container's health check now."""
         with suppress(Failed):

@@ -15,6 +15,7 @@ from tests.containers.told import Told
 SAMPLE = ROOT / "cli" / "swarmkv" / "cli" / "samples" / "specification.md"
 MONITOR = "http://127.0.0.1:8765"
 STOP_GRACE_S = 30.0  # as docker-compose.yml has it
+_METRICS = ("swarmkv_worker_up", "swarmkv_branches_ended_total", "swarmkv_tokens_total", "swarmkv_prefills_total")
 _GREEDY = ("--temperature", "0", "--any-model")
 _QUESTIONS = (
     *("What is the liability cap?", "Which cipher protects a frame?", "How many retries are allowed?"),
@@ -132,11 +133,9 @@ class Story:
         [monitor] = self._stack.containers("monitor")
         self._expect(_status("/metrics") == 401, "without the token nothing is told")
         token = self._stack.podman("exec", monitor, "cat", "/var/lib/swarmkv/monitor.token").strip()
-        self._expect(token in self._stack.podman("logs", monitor), "the log of the monitor names the token")
+        self._expect(token in self._stack.log(monitor), "the log of the monitor names the token")
         text = _get("/metrics", token)
-        shown = [
-            line for line in text.splitlines() if line.startswith(("swarmkv_workers", "swarmkv_branches_total"))
-        ]
+        shown = [line for line in text.splitlines() if line.startswith(_METRICS)]
         self._expect(bool(shown), "metrics of ours are there")
         for line in shown:
             self._told.saw(line)

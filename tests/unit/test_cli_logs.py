@@ -31,8 +31,8 @@ def test_a_json_line_carries_the_extra_fields() -> None:
 
 
 def test_a_line_for_people_names_the_ids_and_cannot_act_on_a_terminal() -> None:
-    line = LineFormatter().format(record(logging.WARNING, action="x", run="1234"))
-    assert line.endswith("warning: restored ab␛[1m run=1234")
+    line = LineFormatter().format(record(logging.WARNING, action="x", run="1234", ms=12524.894909998693))
+    assert line.endswith("warning: restored ab␛[1m run=1234 ms=12524.9")
 
 
 def test_a_traceback_follows_its_line() -> None:

@@ -38,9 +38,14 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
         level = "" if record.levelno == logging.INFO else record.levelname.lower() + ": "
-        fields = " ".join(f"{name}={value}" for name, value in extras(record).items() if name != "action")
+        fields = " ".join(f"{name}={_short(value)}" for name, value in extras(record).items() if name != "action")
         line = clean_line(f"{stamp} {level}{record.getMessage()}  {fields}")
         return line if record.exc_info is None else line + "\n" + self.formatException(record.exc_info)
+
+
+def _short(value: object) -> object:
+    """Milliseconds to a tenth: the JSON lines have all digits."""
+    return round(value, 1) if isinstance(value, float) else value
 
 
 class JsonFormatter(logging.Formatter):

@@ -34,7 +34,7 @@ from swarmkv.workers.leased import end_all, new_worker_id
 from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
-from swarmkv.workers.shared_store import warn_of_size
+from swarmkv.workers.shared_store import warn_of_size, watch_peers
 from swarmkv.workers.status import Status
 from swarmkv.workers.tuning import with_tuning
 from swarmkv.workers.vitals import Vitals
@@ -97,6 +97,9 @@ async def _serve(role: WorkerRole, alias: str, model: str, settings: Settings, s
         roles: tuple[Role, ...] = ("prefill", "branch") if role == "all" else (role,)
         workers = [_worker(item, alias, shared) for item in roles]
         workers[0].also["inventory"] = inventory.run
+        workers[0].also["peers"] = partial(
+            watch_peers, ledger, workers[0].info, inventory.store_id, settings.lease_s
+        )
         status.show(workers, engine)
         watching = asyncio.create_task(_watch_model(engine, bridge, settings.heartbeat_s), name="model")
         try:
