@@ -58,6 +58,6 @@ class Ledger:
         self.inspection = RunInspection(redis)
         self.audit = AuditLedger(redis)
 
-    async def check(self) -> None:
-        """Raise BrokerError unless Redis answers and takes the scripts; BrokerForbidden if it only lets us read."""
-        await self._scripts.check()
+    async def takes_scripts(self) -> bool:
+        """Whether changes can be made; false for a user who may only read. Raises BrokerError if Redis is away."""
+        return await self._scripts.are_taken()

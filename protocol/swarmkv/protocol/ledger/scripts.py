@@ -11,6 +11,7 @@ from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_pref
 
 from swarmkv.protocol.broker import broker_errors
 from swarmkv.protocol.codec import pack_for_lua
+from swarmkv.protocol.errors import BrokerForbidden
 from swarmkv.protocol.keys import lua_key_functions
 from swarmkv.protocol.statistics import lua_bounds
 
@@ -63,20 +64,30 @@ class Scripts:
         self._redis = redis
         self._max_events = max_events
         self._registered: dict[str, Any] = {}
-        self._all_loaded = False
+        self._are_taken: bool | None = None
 
-    async def check(self) -> None:
-        """Raise BrokerError unless Redis answers and takes every script; sent until that worked once."""
+    async def are_taken(self) -> bool:
+        """Whether Redis takes every script; false for a user who may only read. Both are found out once.
+
+        Raises BrokerError when Redis does not answer, or takes one of them for broken.
+        """
         redis: Any = self._redis
         with broker_errors():
             await redis.ping()
-            if self._all_loaded:
-                return
-            pipe = redis.pipeline(transaction=False)
+        if self._are_taken is None:
+            try:
+                await self._load_all()
+                self._are_taken = True
+            except BrokerForbidden:  # not asked again: Redis keeps a list of refusals
+                self._are_taken = False
+        return self._are_taken
+
+    async def _load_all(self) -> None:
+        with broker_errors():
+            pipe = self._redis.pipeline(transaction=False)
             for name in names():
                 pipe.script_load(source(name))
             await pipe.execute()
-        self._all_loaded = True
 
     async def run(self, name: str, /, *payload: bytes, **arguments: Any) -> Any:
         """The script's answer; `payload` reaches it as it is, behind the arguments. Raises BrokerError."""
