@@ -6,6 +6,7 @@ Labels: `model` (at most as many as the ledger looks at), `role`, and for gauges
 
 from __future__ import annotations
 
+import asyncio
 import importlib.metadata
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -75,7 +76,7 @@ async def answer_metrics(ledger: Ledger) -> bytes:
         overview = await read_overview(ledger)
     except BrokerError:
         return _text(_about(redis_up=False))
-    return render_metrics(overview)
+    return await asyncio.to_thread(render_metrics, overview)  # with hundreds of models it takes a while
 
 
 def render_metrics(overview: Overview) -> bytes:
