@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from swarmkv.workers.models import DEMO, resolve_model
-from tests.figures import exactness, idle, memory, recovery, speed, survival
+from tests.figures import exactness, idle, memory, page, recovery, speed, survival
 from tests.figures.figure import Figure, as_json, machine, show
 from tests.figures.lab import Lab, open_lab
 
@@ -28,6 +28,7 @@ MEASURES: dict[str, Measure] = {
     "wake-up": idle.wake_up,
     "memory": memory.branch_worker,
     "killed-worker": survival.killed_worker,
+    "page": page.page,
     "recovery": recovery.recovery,
 }
 LONG = {"recovery"}  # measured only when asked for, as `make faults` does

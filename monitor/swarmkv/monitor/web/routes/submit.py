@@ -16,12 +16,15 @@ from swarmkv.protocol.errors import InvalidBranch, InvalidInput, SwarmkvError
 
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,63})=(.*)", re.DOTALL)
 _RULER = re.compile(r"^-{3,}[ \t]*$", re.MULTILINE)
+DEFAULT_MODEL = "default"
 FIELDS = ("name", "model", "prompts", "system", "max_tokens", "temperature")
 
 
 async def submit_form(request: Request) -> Response:
     """GET /new"""
-    return await _form(request, dict.fromkeys(FIELDS, ""))
+    models = await site_of(request).ledger.fleet.known_models()
+    model = models[0] if models and DEFAULT_MODEL not in models else DEFAULT_MODEL
+    return await _form(request, {**dict.fromkeys(FIELDS, ""), "model": model})
 
 
 async def submit(request: Request) -> Response:
@@ -53,7 +56,7 @@ async def _submitted(site: Site, form: FormData) -> RunHandle:
     return await site.producer.submit(
         document,
         split_prompts(_text(form, "prompts")),
-        model=_text(form, "model") or "default",
+        model=_text(form, "model").strip() or DEFAULT_MODEL,
         system=_text(form, "system") or None,
         name=_text(form, "name") or file_name or None,
         document_name=file_name or None,
