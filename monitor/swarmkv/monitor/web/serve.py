@@ -52,8 +52,6 @@ def serve(settings: Settings, redis_url: str, ready: Callable[[str], None]) -> N
         timeout_graceful_shutdown=GRACE_S,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # uvicorn, which ended by it, raises it again for who stands here
     ready(_address(host, listener.getsockname()[1]))
     with listener:
         _Server(config, app.state.site.hub.stop).run(sockets=[listener])
