@@ -105,6 +105,21 @@ async def test_what_is_refused_is_said_and_the_form_keeps_what_was_typed(
     assert accepted.headers["location"].startswith("/runs/")
 
 
+async def test_a_run_of_many_branches_is_shown_in_pages_and_says_of_which_part_its_sums_are(
+    client: TestClient, producer: Producer, worker: StandIn
+) -> None:
+    run = await producer.submit(DOCUMENT, [f"Question {number}?" for number in range(120)])
+    for branch in await worker.take(3):
+        await worker.finish(branch, "Yes, that is so.")
+    first, third = client.get(f"/runs/{run.id}").text, client.get(f"/runs/{run.id}?page=3").text
+    assert [text.count('<article class="branch">') for text in (first, third)] == [50, 20]
+    assert "3,000 <small>0 recomputed, this page" in first
+    assert "page 3 of 3" in third
+    assert 'id="row-100"' in third
+    for odd in ("0", "-1", "x", "99999999", "4"):
+        assert client.get(f"/runs/{run.id}?page={odd}").status_code == 200
+
+
 async def test_programs_get_actions_answered_as_json(
     settings: Settings, producer: Producer, worker: StandIn
 ) -> None:

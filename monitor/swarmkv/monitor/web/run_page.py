@@ -53,7 +53,9 @@ class RunPage:
         axis = timeline.axis_of(run)
         shared = {"run": run, "can_act": self._can_act, "form_token": form_token, "back": f"/runs/{run.run_id}"}
         found = {
-            "run-head": pages.render("parts/run_head.html", **shared, tokens=self._tokens()),
+            "run-head": pages.render(
+                "parts/run_head.html", **shared, tokens=self._tokens(), is_partial=run.branches > PER_PAGE
+            ),
             "run-axis": pages.render("parts/axis.html", axis=axis),
         }
         for view in self._known.values():
