@@ -156,18 +156,19 @@ async def test_the_catalog_sees_new_runs_ends_and_retries_and_forgets_what_expir
     many_runs(settings.redis_url, 3)
     await finds(3)
     run = await producer.submit(DOCUMENT, ["What?"], name="Ünlike", document_name="paper.md")
+    await producer.submit(DOCUMENT, ["What?"], name="a newer one")
     await finds(1, text="ünLIKE")
     await finds(1, text="PAPER.md", state="open")
     [branch] = await worker.take(1)
     await worker.finish(branch, error="no")
     await finds(1, state="errors", text=run.id)
     await producer.run(run.id).retry()
-    await finds(1, state="open")
+    await finds(1, state="open", text=run.id)
     with redis.Redis.from_url(settings.redis_url) as client:
         client.delete(keys.key("run", run=f"{0:012x}"))
     _, rows = await ledger.catalog.search(RunQuery(), offset=0, limit=10)
     assert f"{0:012x}" not in [row.run_id for row in rows]
-    await finds(3)
+    await finds(4)
 
 
 async def test_the_audit_log_is_bounded_paged_and_cuts_long_words(ledger: Ledger) -> None:

@@ -67,10 +67,11 @@ async def test_a_viewer_that_does_not_read_is_let_go_and_the_other_stays(monkeyp
     await anext(slow)
 
     async def is_far() -> bool:
-        return (await anext(quick)).get("step", 0) > 20
+        return bool((await anext(quick)).get("step", 0) > 20)
 
     await eventually(is_far)
-    assert len([item async for item in slow]) <= 4
+    async with asyncio.timeout(10):
+        assert len([item async for item in slow]) <= 4
     await quick.aclose()  # type: ignore[attr-defined]
 
 
