@@ -14,10 +14,12 @@ from typing import Any, Self, TypeVar
 from swarmkv.producer.handle import RunHandle
 from swarmkv.producer.producer import Producer
 from swarmkv.producer.validate import BranchLike
+from swarmkv.protocol.commands import Answer, Command
 from swarmkv.protocol.errors import ConfigError
 from swarmkv.protocol.events import Event, RunWarning
 from swarmkv.protocol.ledger import LiveWorker, RunSummary
-from swarmkv.protocol.messages import DeadBranch, RunReport
+from swarmkv.protocol.ledger.commands import DEFAULT_TIMEOUT_S
+from swarmkv.protocol.messages import DeadBranch, RunReport, StoreInfo
 from swarmkv.protocol.settings import Settings
 
 T = TypeVar("T")
@@ -163,6 +165,14 @@ class SyncProducer:
     def workers(self) -> list[LiveWorker]:
         """See Producer.workers."""
         return self._loop.call(self._producer.workers())
+
+    def tell(self, to: str, command: Command, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Answer:
+        """See Producer.tell."""
+        return self._loop.call(self._producer.tell(to, command, timeout_s=timeout_s))
+
+    def stores(self) -> list[StoreInfo]:
+        """See Producer.stores."""
+        return self._loop.call(self._producer.stores())
 
 
 async def _make(redis_url: str | None, settings: Settings | None) -> Producer:
