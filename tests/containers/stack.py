@@ -47,10 +47,11 @@ class Stack:
     def podman(self, *arguments: str, given: bytes | None = None) -> str:
         return run(["podman", *arguments], env=self._place.environment, given=given)
 
-    def containers(self, service: str, *, running: bool = True) -> list[str]:
-        """Names of a service's containers."""
+    def containers(self, service: str | None = None, *, running: bool = True) -> list[str]:
+        """Names of a service's containers, or of all services'."""
         wanted = ["--filter", f"label=com.docker.compose.project={PROJECT}"]
-        wanted += ["--filter", f"label=com.docker.compose.service={service}"]
+        if service is not None:
+            wanted += ["--filter", f"label=com.docker.compose.service={service}"]
         if running:
             wanted += ["--filter", "status=running"]
         return sorted(self.podman("ps", "-a", "--format", "{{.Names}}", *wanted).split())
@@ -73,9 +74,16 @@ class Stack:
             return True
         return False
 
+    def stop(self, *services: str, timeout_s: float) -> None:
+        """As `docker compose stop`; podman-compose knows only the first container of a service."""
+        names = [name for service in services for name in self.containers(service)]
+        self.podman("stop", "-t", f"{timeout_s:.0f}", *names)
+
     def remove(self) -> None:
         """Every container, volume and network of the project."""
         with suppress(Failed):
+            if names := self.containers(running=False):
+                self.podman("rm", "-f", "-t", "0", *names)
             self.compose("--profile", "demo", "down", "-v", "-t", "0")
 
     def show_logs(self) -> None:
