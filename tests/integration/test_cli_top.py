@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -193,7 +194,8 @@ async def test_it_is_suspended_and_goes_on(shell: Terminal, producer: Producer) 
 
 async def test_it_follows_a_resize_and_a_narrow_terminal(shell: Terminal, producer: Producer) -> None:
     await waiting_run(producer, "spec")
-    started(shell)
+    started(shell, "--interval", "600")  # no reading draws it anew meanwhile
+    shell.wait_for("spec")
     shell.resize(40, 15)
     shell.wait(lambda: shell.lines[14].startswith("? help"), what="a footer on the last of 15 lines")
     shell.wait(lambda: row_of(shell, "spec") < 14, what="the run above it")
@@ -303,9 +305,12 @@ def test_one_frame_without_redis_is_an_error_with_its_code(tmp_path: Path) -> No
     assert json.loads(done.stdout)["error"]["code"] == "broker"
 
 
-def test_a_terminal_that_goes_away_ends_it(home: Home) -> None:
+@pytest.mark.parametrize("told", [True, False])
+def test_a_terminal_that_goes_away_ends_it_with_a_signal_or_without(home: Home, told: bool) -> None:
+    command = [*TOP, "--interval", "600"]
     with terminal(home.directory, home.env) as shell:
-        started(shell)
+        shell.run(command if told else ["bash", "-c", f"trap '' HUP; exec {shlex.join(command)}"])
+        shell.wait_for("? help")
         process = top_process(shell)
     wait_until(lambda: not process.is_running())
     assert not (home.directory / "state" / "swarmkv" / "traceback.txt").exists()
