@@ -73,6 +73,10 @@ class SyncRunHandle:
         """See RunHandle.report."""
         return self._loop.call(self._handle.report())
 
+    def so_far(self) -> RunReport:
+        """See RunHandle.so_far."""
+        return self._loop.call(self._handle.so_far())
+
     def results(self, timeout_s: float | None = None) -> RunReport:
         """See RunHandle.results."""
         return self._loop.call(self._handle.results(timeout_s))
