@@ -22,21 +22,29 @@ def main() -> int:
         return 2
     arguments.work.mkdir(parents=True, exist_ok=True)
     told = Told()
-    place = machine.prepare(arguments.work, told)
-    images.build(place, told)
-    stack = Stack(place)
-    stack.remove()  # what an earlier run was not allowed to
     try:
-        Story(stack, told).tell()
+        place = machine.prepare(arguments.work, told)
+        images.build(place, told)
+        _tell(Stack(place), told, keep=arguments.keep)
     except machine.Failed as exc:
         told.fail(str(exc))
-        stack.show_logs()
         return 1
-    finally:
-        if not arguments.keep:
-            stack.remove()
-    told.end()
     return 0
+
+
+def _tell(stack: Stack, told: Told, *, keep: bool) -> None:
+    stack.remove()  # what an earlier run had to leave
+    try:
+        Story(stack, told).tell()
+    except BaseException:
+        stack.show_logs()
+        raise
+    finally:
+        if not keep:
+            stack.remove()
+    told.passed(
+        "the containers are left running" if keep else "no container, volume or network of the test is left"
+    )
 
 
 def _arguments() -> argparse.Namespace:

@@ -32,8 +32,8 @@ class Told:
     def fail(self, why: str) -> None:
         self.saw(f"FAILED: {why}")
 
-    def end(self) -> None:
-        self.saw("passed; every container, volume and network of the test is gone")
+    def passed(self, what_remains: str) -> None:
+        self.saw(f"passed; {what_remains}")
 
     def _line(self, text: str) -> None:
         sys.stdout.write(text + "\n")
