@@ -28,11 +28,12 @@ $(READY): $(LOCKS) pyproject.toml
 demo: setup  ## prefill a sample document once and answer eight prompts from it
 	@$(BIN)/swarmkv demo
 
-# Half of the tests wait for processes, leases and browsers most of the time: files run in two processes.
+# Half of the tests wait for processes, leases and browsers most of the time: files run in two processes, in their
+# order, in which those of few and long tests come first.
 TEST_PROCESSES ?= 2
 
 test: setup  ## run all tests (TEST_PROCESSES=2)
-	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 faults: setup  ## kill, cut, fill and break for longer than the tests do, and measure the recovery (20 minutes)
 	@FAULTS=long $(BIN)/python -m pytest tests/faults tests/integration/test_engine_answers.py $(PYTEST_ARGS)
