@@ -146,6 +146,8 @@ class Following:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             event: dict[str, Any] = json.loads(line)
+            if "error" in event and "type" not in event:
+                raise Failed(f"it could not be enqueued: {event['error']}")
             self.events.append(event)
             if is_it(event):
                 return event

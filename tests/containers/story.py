@@ -117,6 +117,8 @@ class Story:
         [victim] = self._stack.containers("prefill")
         self._stack.podman("kill", "-s", "KILL", victim)
         self._told.saw(f"killed {victim}")
+        # podman's name server starts anew when a container comes or goes: for some seconds no name may resolve.
+        wait_for("a way to Redis", lambda: self._stack.told("runs") is not None)
         again = self._done(self._follow("meanwhile", self._document, _QUESTIONS[:2], max_tokens=16))
         self._expect(again["prefills_run"] == 0, "the store outlives the prefill worker")
         self._told.saw("the first document is still answered, from the snapshot of the dead worker")
