@@ -14,7 +14,7 @@ from swarmkv.cli.client import exit_code, open_producer, require_worker
 from swarmkv.cli.interrupt import Interrupted, run_abandonable
 from swarmkv.cli.models import DEFAULT_ALIAS, parse_alias
 from swarmkv.cli.prompts import parse_prompt, read_prompts
-from swarmkv.cli.streams import OutputClosed, OutputFailed
+from swarmkv.cli.streams import OutputFailed
 from swarmkv.cli.submission import (
     Submission,
     name_of,
@@ -92,7 +92,7 @@ def run_submission(submission: Submission, following: Following) -> int:
     accepted: list[RunHandle] = []
     try:
         return run_abandonable(_submit(submission, following, accepted))
-    except (OutputFailed, OutputClosed):
+    except OutputFailed:
         if accepted:
             run = accepted[0].id
             output.note(f"Run {run} was accepted and goes on.", f"swarmkv results {run} shows its answers.")
