@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from swarmkv.producer import Producer
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.ledger import Ledger
 from swarmkv.protocol.settings import Settings
 from tests.fixtures_models import *  # noqa: F403 - fixtures are found by name
+from tests.processes import Fleet, fleet_of
 from tests.waiting import wait_until
 
 SOCKET_NAME = "broker.sock"
@@ -121,3 +123,17 @@ async def ledger(settings: Settings) -> AsyncIterator[Ledger]:
     client = connect(settings.redis_url, timeout_s=5)
     yield Ledger(client, max_events=settings.max_events)
     await client.aclose(close_connection_pool=True)
+
+
+@pytest.fixture
+async def producer(settings: Settings) -> AsyncIterator[Producer]:
+    """A producer on the test's database."""
+    async with Producer(settings=settings) as producer:
+        yield producer
+
+
+@pytest.fixture
+def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
+    """Starts worker processes on the test's database and store; they end with the test."""
+    with fleet_of(settings, tmp_path / "logs") as fleet:
+        yield fleet

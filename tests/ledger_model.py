@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ MAX_SOLO_CRASHES = 2
 
 
 @dataclass
-class Work:
+class Work(ABC):
     """A branch or a prefill: in one state, held by one worker at most."""
 
     state: str
@@ -26,8 +27,9 @@ class Work:
     crashes: int = 0
 
     @property
+    @abstractmethod
     def job(self) -> str:
-        raise NotImplementedError
+        """Its arq job id."""
 
 
 @dataclass

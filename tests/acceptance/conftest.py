@@ -25,12 +25,6 @@ def settings(redis_url: str, tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
-
-
-@pytest.fixture
 async def workers(
     settings: Settings, producer: Producer, tmp_path: Path, real_model_path: Path
 ) -> AsyncIterator[Fleet]:

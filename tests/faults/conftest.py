@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from swarmkv.producer import Producer
 from swarmkv.protocol.settings import Settings
 from tests.fault_support import FaultyFleet, faulty_fleet
 
@@ -16,9 +15,3 @@ from tests.fault_support import FaultyFleet, faulty_fleet
 def fleet(settings: Settings, tmp_path: Path) -> Iterator[FaultyFleet]:
     with faulty_fleet(settings, tmp_path / "logs") as fleet:
         yield fleet
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer

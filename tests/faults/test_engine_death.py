@@ -6,26 +6,17 @@ import asyncio
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from swarmkv.producer import Producer, Sampling
 from swarmkv.protocol.settings import Settings
-from tests.fault_support import FaultyFleet, faulty_fleet, heard_of
+from tests.fault_support import FaultyFleet, heard_of
 from tests.processes import WorkerProcess, environment_of
 from tests.waiting import wait_until
 
 DYING_WORKER = Path(__file__).parents[1] / "dying_restore.py"
 DOCUMENT = "The retry limit is four.\n" * 20
 SHORT = Sampling(temperature=0, max_tokens=6, ignore_eos=True)
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[FaultyFleet]:
-    with faulty_fleet(settings, tmp_path / "logs") as fleet:
-        yield fleet
 
 
 def start_dying(fleet: FaultyFleet, model: Path) -> WorkerProcess:

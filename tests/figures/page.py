@@ -80,8 +80,11 @@ async def _weight(address: str) -> Figure:
 
 async def _streaming(settings: Settings, process: psutil.Process, address: str) -> list[Figure]:
     async with _talking(settings) as (run_id, said):
-        viewers = [asyncio.create_task(_view(f"{address}/live/runs/{run_id}")) for _ in range(VIEWERS)]
-        await asyncio.sleep(3)
+        seeing = [asyncio.Event() for _ in range(VIEWERS)]
+        viewers = [asyncio.create_task(_view(f"{address}/live/runs/{run_id}", event)) for event in seeing]
+        async with asyncio.timeout(30):
+            for event in seeing:
+                await event.wait()
         before, before_s, before_said = process.cpu_times(), time.perf_counter(), said[0]
         await asyncio.sleep(SPAN_S)  # the measured time itself
         after, span_s = process.cpu_times(), time.perf_counter() - before_s
@@ -134,10 +137,10 @@ async def _talk(worker: StandIn, branches: list[TakenBranch], said: list[int]) -
         await asyncio.sleep(max(0.0, FLUSH_S - (time.time() - at_s)))
 
 
-async def _view(address: str) -> None:
+async def _view(address: str, seeing: asyncio.Event) -> None:
     async with httpx.AsyncClient(timeout=None) as client, client.stream("GET", address) as answer:
         async for _ in answer.aiter_bytes():
-            pass
+            seeing.set()
 
 
 async def _delays_ms(address: str) -> list[float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from swarmkv.protocol.settings import Settings
 from swarmkv.snapshots import SnapshotStore
 from tests.command import Home
-from tests.processes import Fleet, WorkerProcess, fleet_of
+from tests.processes import Fleet, WorkerProcess
 from tests.waiting import wait_until
 
 DOCUMENT = "The retry limit is four.\n" * 20
@@ -22,12 +21,6 @@ def home(tmp_path: Path, settings: Settings) -> Home:
     directory.mkdir()
     (directory / "d.txt").write_text(DOCUMENT)
     return Home(directory).with_settings(redis_url=settings.redis_url, null_engine="1")
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet_of(settings, tmp_path / "logs") as fleet:
-        yield fleet
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from swarmkv.protocol import keys
 from swarmkv.protocol.broker import connect
 from swarmkv.protocol.errors import ProtocolError
 from swarmkv.protocol.settings import Settings
-from tests.processes import Fleet, fleet_of
+from tests.processes import Fleet
 
 DOCUMENT = "The retry limit is four.\n" * 20
 SHORT = Sampling(temperature=0, max_tokens=4)
@@ -43,18 +43,6 @@ async def raw(settings: Settings) -> AsyncIterator[Any]:
     client = connect(settings.redis_url, timeout_s=5)
     yield client
     await client.aclose(close_connection_pool=True)
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet_of(settings, tmp_path / "workers") as fleet:
-        yield fleet
 
 
 async def test_a_forged_record_is_refused_by_name_and_hides_no_other_run(

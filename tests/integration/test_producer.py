@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,12 +22,6 @@ from swarmkv.protocol.settings import Settings
 from tests.conftest import server_binary, start_server, stop_server
 
 EVERY_BROKER = True
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
 
 
 async def test_a_model_that_nobody_announced_is_refused_and_any_model_accepts_it(producer: Producer) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,23 +9,11 @@ import pytest
 from swarmkv.producer import Producer, Sampling
 from swarmkv.protocol.events import BranchDone, BranchStarted, BranchText, PrefillDone, PrefillProgress, RunDone
 from swarmkv.protocol.settings import Settings
-from tests.processes import Fleet, fleet_of
+from tests.processes import Fleet
 
 EVERY_BROKER = True
 DOCUMENT = "The retry limit is four.\n" * 20
 GREEDY = Sampling(temperature=0, max_tokens=12, ignore_eos=True)
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet_of(settings, tmp_path / "logs") as fleet:
-        yield fleet
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
 
 
 @pytest.fixture(params=["two processes", "one process"])

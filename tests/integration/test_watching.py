@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,23 +12,11 @@ from swarmkv.producer import Producer, Sampling
 from swarmkv.protocol.identity import digest_bytes
 from swarmkv.protocol.ledger import Ledger, LiveWorker
 from swarmkv.protocol.settings import Settings
-from tests.processes import Fleet, fleet_of
+from tests.processes import Fleet
 from tests.waiting import eventually
 
 DOCUMENT = "The retry limit is four.\n" * 20
 SHORT = Sampling(temperature=0, max_tokens=6, ignore_eos=True)
-
-
-@pytest.fixture
-def fleet(settings: Settings, tmp_path: Path) -> Iterator[Fleet]:
-    with fleet_of(settings, tmp_path / "logs") as fleet:
-        yield fleet
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
 
 
 async def overview_when(ledger: Ledger, is_so: Callable[[Overview], bool]) -> Overview:

@@ -51,12 +51,6 @@ async def worker(ledger: Ledger) -> StandIn:
     return worker
 
 
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
-
-
 async def test_a_run_is_submitted_by_form_and_answered_by_a_real_worker(
     page: Page, monitor: str, settings: Settings, producer: Producer, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
@@ -28,12 +28,6 @@ def client(settings: Settings) -> Iterator[TestClient]:
         app, base_url="http://127.0.0.1", follow_redirects=False, headers={"accept": "text/html"}
     ) as client:
         yield client
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,6 @@ NULL: dict[str, Any] = {"null_engine": True}
 def fleet(settings: Settings, tmp_path: Path) -> Iterator[FaultyFleet]:
     with faulty_fleet(settings, tmp_path / "logs") as fleet:
         yield fleet
-
-
-@pytest.fixture
-async def producer(settings: Settings) -> AsyncIterator[Producer]:
-    async with Producer(settings=settings) as producer:
-        yield producer
 
 
 async def id_of(producer: Producer, worker: WorkerProcess, role: str = "") -> str:

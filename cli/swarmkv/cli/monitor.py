@@ -11,7 +11,7 @@ from swarmkv.cli.logs import Say, notes_as_records, set_up_logs
 from swarmkv.cli.options import LogFormatOption
 from swarmkv.cli.token_file import kept_token
 from swarmkv.protocol.broker import shown
-from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.extras import needing
 from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import Settings, load_settings
 
@@ -55,13 +55,6 @@ def _say(address: str, url: str, kept: dict[str, str], say: Say) -> None:
 
 def _import_serve() -> Any:
     """The server; imported late, for a plain installation has none."""
-    try:
+    with needing("The monitor", "monitor"):
         from swarmkv.monitor.web.serve import serve
-    except ModuleNotFoundError as exc:
-        if exc.name is not None and exc.name.startswith("swarmkv"):
-            raise
-        raise ConfigError(
-            f"The monitor needs the package {exc.name}, which is not installed.",
-            hint="pip install 'swarmkv[monitor]'",
-        ) from exc
     return serve

@@ -12,18 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from swarmkv.cli.text import clean, clean_line, tail
+from swarmkv.monitor.styles import STATE_STYLES
 from swarmkv.protocol.messages import BranchReport, ErrorInfo, RunReport
 
 Cell = Text | str
 
-STATE_STYLES = {
-    "done": "green",
-    "running": "cyan",
-    "prefilling": "cyan",
-    "failed": "bold red",
-    "completed_with_errors": "yellow",
-    "cancelled": "yellow",
-}
 NOTHING = "-"
 _LEAST_WORDS = 20  # characters of a branch's last words, however narrow the terminal
 # Columns of the branch table that are left out on terminals of fewer columns than this.

@@ -13,7 +13,7 @@ from swarmkv.cli.client import open_producer, worker_rows
 from swarmkv.cli.logs import set_up_logs
 from swarmkv.cli.models import parse_model
 from swarmkv.cli.options import LogFormatOption, ServedModel
-from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.extras import needing
 from swarmkv.protocol.place import redis_url
 from swarmkv.protocol.settings import load_settings
 
@@ -67,15 +67,8 @@ def workers(as_json: bool) -> None:
 
 def _import_run_worker() -> Any:
     """The worker's entry point; imported late, for a plain installation has no engine."""
-    try:
+    with needing("A worker", "worker"):
         from swarmkv.workers.main import run_worker
-    except ModuleNotFoundError as exc:
-        if exc.name is not None and exc.name.startswith("swarmkv"):
-            raise
-        raise ConfigError(
-            f"A worker needs the package {exc.name}, which is not installed.",
-            hint="pip install 'swarmkv[worker]'",
-        ) from exc
     return run_worker
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from swarmkv.protocol.errors import ConfigError
+from swarmkv.protocol.extras import needing
 from swarmkv.protocol.probes import Reply, answering, listen, url_of
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers.engine.jobs import Engine
@@ -62,13 +62,6 @@ class Status:
 
 def _import_metrics() -> tuple[Callable[[Sequence[AnyWorker], Engine | None], bytes], str]:
     """Imported late: a worker needs prometheus-client for this alone."""
-    try:
+    with needing("SWARMKV_METRICS_ADDRESS", "monitor"):
         from swarmkv.workers.metrics import CONTENT_TYPE, own_metrics
-    except ModuleNotFoundError as exc:
-        if exc.name is not None and exc.name.startswith("swarmkv"):
-            raise
-        raise ConfigError(
-            f"SWARMKV_METRICS_ADDRESS needs the package {exc.name}, which is not installed.",
-            hint="pip install 'swarmkv[monitor]'",
-        ) from exc
     return own_metrics, CONTENT_TYPE

@@ -8,22 +8,13 @@ from typing import Any, Generic
 
 from rich.text import Text
 
+from swarmkv.monitor.styles import STATE_STYLES
 from swarmkv.monitor.top import figures
 from swarmkv.monitor.top.columns import Cell, Column, Row
 from swarmkv.monitor.top.reading import QueueRow, Reading, RunRow, SnapshotRow, WorkerRow
 from swarmkv.protocol.messages import BranchReport, BranchTimings, RunReport, TokenCounts
 from swarmkv.protocol.text import clean_line
 
-STATE_STYLES = {
-    "done": "green",
-    "running": "cyan",
-    "prefilling": "cyan",
-    "failed": "bold red",
-    "completed_with_errors": "yellow",
-    "cancelled": "yellow",
-    "paused": "yellow",
-    "draining": "yellow",
-}
 _STATE_WORDS = {"completed_with_errors": "with errors"}
 _BAR_COLUMNS = 6
 KEY_COLUMNS = 12  # of a snapshot's key: enough to tell one from another

@@ -7,9 +7,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swarmkv.monitor.web import pages
-from swarmkv.monitor.web.blocks import BlockSource
 from swarmkv.monitor.web.routes.actions import act
+from swarmkv.monitor.web.routes.block import block_page, block_stream
 from swarmkv.monitor.web.site import Site, site_of
 
 SHOWN = 200  # entries on the page
@@ -17,21 +16,12 @@ SHOWN = 200  # entries on the page
 
 async def dead_list(request: Request) -> Response:
     """GET /dead"""
-    context = {**await _context(site_of(request)), "can_act": request.state.principal.can_act}
-    token = request.state.form_token
-    blocks = {"dead": pages.render("parts/dead.html", **context, form_token=token)}
-    return pages.page(request, "blocks.html", title="Dead letter", live="/live/dead", blocks=blocks)
+    return await block_page(request, "dead", "Dead letter", _context)
 
 
 async def dead_events(request: Request) -> Response:
     """GET /live/dead"""
-    site, can_act = site_of(request), request.state.principal.can_act
-
-    async def render() -> dict[str, str]:
-        context = await _context(site)
-        return {"dead": pages.render("parts/dead.html", **context, can_act=can_act, form_token="")}
-
-    return site.hub.stream(("dead", can_act), lambda: BlockSource(render))
+    return block_stream(request, "dead", _context)
 
 
 async def retry(request: Request) -> Response:

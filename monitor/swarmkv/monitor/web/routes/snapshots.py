@@ -8,9 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swarmkv.monitor.web import pages
-from swarmkv.monitor.web.blocks import BlockSource
 from swarmkv.monitor.web.routes.actions import act, asker
+from swarmkv.monitor.web.routes.block import block_page, block_stream
 from swarmkv.monitor.web.site import Site, site_of
 from swarmkv.protocol.commands import SNAPSHOT_COMMANDS, Command
 
@@ -19,21 +18,12 @@ SHOWN = 200  # of a store
 
 async def snapshots(request: Request) -> Response:
     """GET /snapshots"""
-    can_act, token = request.state.principal.can_act, request.state.form_token
-    context = await _context(site_of(request))
-    blocks = {"snapshots": pages.render("parts/snapshots.html", **context, can_act=can_act, form_token=token)}
-    return pages.page(request, "blocks.html", title="Snapshots", live="/live/snapshots", blocks=blocks)
+    return await block_page(request, "snapshots", "Snapshots", _context)
 
 
 async def snapshots_events(request: Request) -> Response:
     """GET /live/snapshots"""
-    site, can_act = site_of(request), request.state.principal.can_act
-
-    async def render() -> dict[str, str]:
-        context = await _context(site)
-        return {"snapshots": pages.render("parts/snapshots.html", **context, can_act=can_act, form_token="")}
-
-    return site.hub.stream(("snapshots", can_act), lambda: BlockSource(render))
+    return block_stream(request, "snapshots", _context)
 
 
 async def command(request: Request) -> Response:

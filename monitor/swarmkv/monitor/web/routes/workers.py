@@ -8,9 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from swarmkv.monitor.web import pages
-from swarmkv.monitor.web.blocks import BlockSource
 from swarmkv.monitor.web.routes.actions import act, asker
+from swarmkv.monitor.web.routes.block import block_page, block_stream
 from swarmkv.monitor.web.site import Site, site_of
 from swarmkv.protocol.commands import SNAPSHOT_COMMANDS, Command, CommandKind
 
@@ -19,21 +18,12 @@ KINDS = frozenset(get_args(CommandKind)) - SNAPSHOT_COMMANDS
 
 async def workers(request: Request) -> Response:
     """GET /workers"""
-    can_act, token = request.state.principal.can_act, request.state.form_token
-    context = await _context(site_of(request))
-    blocks = {"workers": pages.render("parts/workers.html", **context, can_act=can_act, form_token=token)}
-    return pages.page(request, "blocks.html", title="Workers", live="/live/workers", blocks=blocks)
+    return await block_page(request, "workers", "Workers", _context)
 
 
 async def workers_events(request: Request) -> Response:
     """GET /live/workers"""
-    site, can_act = site_of(request), request.state.principal.can_act
-
-    async def render() -> dict[str, str]:
-        context = await _context(site)
-        return {"workers": pages.render("parts/workers.html", **context, can_act=can_act, form_token="")}
-
-    return site.hub.stream(("workers", can_act), lambda: BlockSource(render))
+    return block_stream(request, "workers", _context)
 
 
 async def command(request: Request) -> Response:
