@@ -139,6 +139,7 @@ async def _installation(settings: Settings) -> AsyncIterator[str]:
 
 
 async def _work(worker: StandIn) -> None:
+    """Work that takes its time: the pauses are the lengths of the bars in the pictures."""
     await asyncio.sleep(0.35)
     taken = await worker.ledger.jobs.take_prefills(worker.model, "prefill-1", limit=1, lease_ms=600_000)
     await asyncio.sleep(0.9)
