@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
@@ -29,12 +30,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
         return str(tiny_models.tiny_llama(tmp_path_factory.mktemp("demo") / "tiny.gguf"))
 
 
-def leftovers(home: Home) -> set[Path]:
-    return {*home.directory.glob("swarmkv-demo-*"), *stores()}
-
-
-def stores() -> set[Path]:
-    return set(SHARED_MEMORY.glob("swarmkv-demo-*"))
+def leftovers(home: Home, pid: int) -> set[Path]:
+    """Directories of the demo that ran as `pid`; other demos may run on this machine."""
+    return {*home.directory.glob("swarmkv-demo-*"), *SHARED_MEMORY.glob(f"swarmkv-demo-{pid}-*")}
 
 
 def test_the_sample_is_a_document_with_eight_named_prompts() -> None:
@@ -44,14 +42,15 @@ def test_the_sample_is_a_document_with_eight_named_prompts() -> None:
 
 
 def test_demo_json_prints_one_document_and_leaves_nothing(home: Home, model: str) -> None:
-    before = stores()
-    done = home.run("demo", "--model", model, "--max-tokens", "4", "--json", timeout_s=120)
-    assert (done.code, done.stderr) == (0, "")
-    assert (done.json["state"], done.json["prefills_run"], len(done.json["branches"])) == ("done", 1, 8)
-    for branch in done.json["branches"]:
+    with home.started("demo", "--model", model, "--max-tokens", "4", "--json") as process:
+        stdout, _ = process.communicate(timeout=120)
+    assert (process.returncode, home.stderr) == (0, "")
+    report = json.loads(stdout)
+    assert (report["state"], report["prefills_run"], len(report["branches"])) == ("done", 1, 8)
+    for branch in report["branches"]:
         assert branch["tokens"]["recomputed"] == 0
-        assert branch["tokens"]["reused"] == done.json["document_tokens"]
-    assert leftovers(home) == before
+        assert branch["tokens"]["reused"] == report["document_tokens"]
+    assert leftovers(home, process.pid) == set()
 
 
 def test_demo_prints_answers_a_row_for_each_branch_and_what_was_saved(home: Home, model: str) -> None:
@@ -75,21 +74,21 @@ def test_a_demo_leaves_a_running_broker_and_its_store_alone(home: Home, model: s
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_demo_that_is_ended_leaves_no_process_and_no_file(home: Home, model: str, number: signal.Signals) -> None:
-    before = stores()
     with home.started("demo", "--model", model, "--max-tokens", "500") as process:
         wait_until(lambda: process.poll() is not None or "prefill: " in home.stderr, timeout_s=60)
         family = descendants(process.pid)
         assert len(family) == 4, home.stderr  # broker, two workers, janitor
+        assert len(leftovers(home, process.pid)) == 2
         process.send_signal(number)
         code = process.wait(timeout=40)
         wait_until(lambda: all_gone(family), timeout_s=20)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 3)
-    assert leftovers(home) == before
+    assert leftovers(home, process.pid) == set()
     assert "Traceback" not in home.stderr
 
 
 def test_a_model_that_is_not_there_ends_the_demo_before_it_starts(home: Home) -> None:
-    before = stores()
-    done = home.run("demo", "--model", "none.gguf", "--json")
-    assert (done.code, done.json["error"]["code"]) == (2, "model")
-    assert leftovers(home) == before
+    with home.started("demo", "--model", "none.gguf", "--json") as process:
+        stdout, _ = process.communicate(timeout=60)
+    assert (process.returncode, json.loads(stdout)["error"]["code"]) == (2, "model")
+    assert leftovers(home, process.pid) == set()
