@@ -41,12 +41,13 @@ ARG X86_64_FLAGS="-DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DG
 ARG AARCH64_FLAGS="-DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16"
 ARG LLAMA_CMAKE_ARGS=""
 # --no-binary: a wheel that an index may offer is built for a CPU that nobody told us.
+# -fno-dse: docs/decisions/0010-llama-cpp-is-seen-to-compute.md
 RUN case "${GGML_NATIVE}-$(uname -m)" in \
         OFF-x86_64) cpu="${X86_64_FLAGS}" ;; \
         OFF-aarch64) cpu="${AARCH64_FLAGS}" ;; \
         *) cpu="" ;; \
     esac \
-    && CMAKE_ARGS="-DGGML_NATIVE=${GGML_NATIVE} ${cpu} -DLLAVA_BUILD=OFF ${LLAMA_CMAKE_ARGS}" \
+    && CMAKE_ARGS="-DCMAKE_CXX_FLAGS=-fno-dse -DGGML_NATIVE=${GGML_NATIVE} ${cpu} -DLLAVA_BUILD=OFF ${LLAMA_CMAKE_ARGS}" \
        /opt/swarmkv/bin/pip install -q --require-hashes --no-deps --no-binary llama-cpp-python -r /locks/engine.txt \
     && find /opt/swarmkv -name '*.so*' -type f -path '*llama*' -exec strip --strip-unneeded {} + \
     && cd /opt/swarmkv/lib/python3*/site-packages && rm -rf bin include lib share

@@ -171,3 +171,18 @@ def test_a_model_that_loads_is_described(tiny_bpe_chat_path: Path) -> None:
     [finding] = checks.check_model(str(tiny_bpe_chat_path))
     assert finding.verdict == "ok"
     assert "llama, 8,192 tokens, its own chat template" in finding.message
+
+
+def test_a_llama_cpp_that_dies_over_the_model_is_a_problem_with_how_to_rebuild_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loads every model, and dies at its first step: only another process can tell."""
+    dying = tmp_path / "swarmkv_dies.py"
+    dying.write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.setattr(probe, "_MODULE", "swarmkv_dies")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    model = tmp_path / "model.gguf"
+    model.write_bytes(b"GGUF")
+    (finding,) = checks.check_model(str(model))
+    assert (finding.verdict, "SIGILL" in finding.message) == ("problem", True)
+    assert "--no-binary" in finding.remedy

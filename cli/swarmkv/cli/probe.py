@@ -12,15 +12,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from swarmkv.cli.supervise import describe_status
 from swarmkv.protocol.errors import SwarmkvError
-from swarmkv.protocol.settings import MIB
+from swarmkv.protocol.settings import MIB, load_settings
 from swarmkv.snapshots import SnapshotStore
 
+if TYPE_CHECKING:
+    from swarmkv.workers.engine.model import Model
+
+_MODULE = "swarmkv.cli.probe"
 _TIMEOUT_S = 120.0
+_TOKENS, _N_CTX = 32, 256  # enough rows for the kernels of a prefill
 
 
 class ProbeFailed(SwarmkvError):
@@ -31,7 +37,7 @@ class ProbeFailed(SwarmkvError):
 
 def ask(question: str, *arguments: str) -> dict[str, Any]:
     """The answer of a fresh process; raises ProbeFailed with what it said, or how it died."""
-    argv = [sys.executable, "-P", "-m", "swarmkv.cli.probe", question, *arguments]
+    argv = [sys.executable, "-P", "-m", _MODULE, question, *arguments]
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as exc:
@@ -55,12 +61,14 @@ def engine() -> dict[str, Any]:
     }
 
 
-def model(path: str) -> dict[str, Any]:
-    """What a GGUF is, or why it cannot be used."""
+def model(ref: str) -> dict[str, Any]:
+    """What a model is after a step of it was computed, or why it cannot be used."""
     from swarmkv.workers.engine.model import Model
+    from swarmkv.workers.models import resolve_model
 
     try:
-        loaded = Model(path)
+        loaded = Model(resolve_model(ref))
+        _compute(loaded)
     except SwarmkvError as exc:
         return {"error": exc.message, "hint": exc.hint}
     return {
@@ -68,6 +76,23 @@ def model(path: str) -> dict[str, Any]:
         "n_ctx_train": loaded.n_ctx_train,
         "has_chat_template": loaded.chat_template is not None,
     }
+
+
+def _compute(model: Model) -> None:
+    """Decode a few tokens: a build of llama.cpp for another CPU loads every model, and dies here."""
+    import numpy as np
+
+    from swarmkv.workers.engine.batch import Batch
+    from swarmkv.workers.engine.context import Context
+    from swarmkv.workers.opening import engine_config
+
+    small = load_settings().model_copy(
+        update={"n_ctx": _N_CTX, "n_batch": _TOKENS, "n_ubatch": _TOKENS, "slots": 1}
+    )
+    with closing(Context(model, engine_config("branch", model.path, small))) as context:
+        batch = Batch(_TOKENS)
+        batch.add(np.zeros(_TOKENS, np.int32), 0, 0, wants_logits=True)
+        context.decode(batch)
 
 
 def store(directory: str, handshake: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ local function recover_branch(run, index)
     if f[2] == '1' and redis.call('HINCRBY', key, 'solo_crashes', 1) >= a.max_solo_crashes then
       park_branch(run, index, {code = 'crashes_worker',
         message = 'This branch was running alone when its worker died, ' .. a.max_solo_crashes .. ' times.',
-        hint = 'See the worker log for the reason of its death; other branches are not affected.'})
+        hint = 'See the worker log for the reason of its death, and `swarmkv doctor`; other branches are not affected.'})
       return
     end
     if redis.call('HINCRBY', key, 'crashes', 1) >= 2 then redis.call('HSET', key, 'solo', 1) end
@@ -47,7 +47,7 @@ local function recover_prefill(prefix)
     redis.call('HSET', key, 'crashes', 0)
     fail_prefix(prefix, {code = 'crashes_worker',
       message = 'The prefill of this document was running when its worker died, ' .. a.max_solo_crashes + 1 .. ' times.',
-      hint = 'See the worker log for the reason of its death.'}, park_branch)
+      hint = 'See the worker log for the reason of its death, and try `swarmkv doctor`: it computes a step of the model.'}, park_branch)
     return
   end
   queue_prefill(prefix, f[2])
