@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
 from queue import Empty, SimpleQueue
@@ -56,7 +57,28 @@ class _Close:
 
 
 def open_engine(config: EngineConfig, emit: Emit, *, make_context: MakeContext = Context) -> LlamaEngine:
-    """Load the model and start the engine's thread. Raises ModelError; nothing is left behind then."""
+    """Load the model and start the engine's thread. Raises ModelError; nothing is left behind then.
+
+    The thread that computes also loads, where weights may be repacked in parallel: libgomp keeps a pool for each
+    thread that ever used it, and when it knows more threads than cores they hardly spin any more: every step of
+    a branch or two then takes half as long again.
+    """
+    opening: Future[LlamaEngine] = Future()
+
+    def live() -> None:
+        try:
+            engine = _load(config, emit, make_context)
+        except BaseException as exc:
+            opening.set_exception(exc)
+            return
+        opening.set_result(engine)
+        engine.run()
+
+    threading.Thread(target=live, name=THREAD_NAME, daemon=True).start()
+    return opening.result()
+
+
+def _load(config: EngineConfig, emit: Emit, make_context: MakeContext) -> LlamaEngine:
     model = Model(config.model_path, n_gpu_layers=config.n_gpu_layers)
     try:
         context = make_context(model, config)
@@ -74,6 +96,7 @@ def open_engine(config: EngineConfig, emit: Emit, *, make_context: MakeContext =
 class LlamaEngine:
     """Satisfies `jobs.Engine`. Owns model and context from the start, and frees them in `close`.
 
+    Made on the thread that then calls `run`; everything else is for other threads.
     After `close`, or when the engine died, a new job ends at once as JobCancelled, on the caller's thread.
     """
 
@@ -95,8 +118,7 @@ class LlamaEngine:
         self._is_running = True
         self._text_lock = threading.Lock()  # a vocabulary must not be freed while it is read
         self._is_open = True
-        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-        self._thread.start()
+        self._thread = threading.current_thread()
 
     @property
     def load(self) -> EngineLoad:
@@ -160,7 +182,8 @@ class LlamaEngine:
                 return
         self._emit([JobCancelled(job.id)])
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Work until `close`."""
         try:
             while self._take_commands():
                 self._loop.step()
