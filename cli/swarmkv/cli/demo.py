@@ -109,9 +109,9 @@ def load_sample() -> Sample:
 def private_stage() -> Iterator[Stage]:
     """Directories that are removed at the end, even when this process is killed: a janitor outlives it."""
     in_memory = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-    whose = f"swarmkv-demo-{os.getpid()}-"  # for whoever finds one and wonders whether it is in use
-    directory = Path(tempfile.mkdtemp(prefix=whose))
-    store = Path(tempfile.mkdtemp(prefix=whose, dir=in_memory))
+    directory = Path(tempfile.mkdtemp(prefix="swarmkv-demo-"))  # short: a socket's path is
+    # For whoever finds one in shared memory, and wonders whether it is in use.
+    store = Path(tempfile.mkdtemp(prefix=f"swarmkv-demo-{os.getpid()}-", dir=in_memory))
     janitor = subprocess.Popen(
         [sys.executable, "-I", "-S", _janitor_script(), str(directory), str(store)],
         stdin=subprocess.PIPE,
