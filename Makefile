@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 LOCKS := requirements/pip.txt requirements/dev.txt
 READY := $(VENV)/.ready
 PYTEST_ARGS ?=
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
+LOCKED := $(PIP) --require-hashes
 
 # With g++ 12 and older, llama.cpp dies at its first step on CPUs with AMX (docs/decisions/0010-llama-cpp-is-seen-to-compute.md).
 export CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-dse $(CMAKE_ARGS)
@@ -24,9 +25,9 @@ $(READY): $(LOCKS) pyproject.toml
 	@command -v $${CXX:-c++} >/dev/null || { echo "swarmkv needs a C++ compiler to build llama.cpp (Debian: apt install g++)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV); the first time llama.cpp is compiled, which takes some minutes."
-	@$(PIP) -r requirements/pip.txt
-	@$(PIP) -r requirements/dev.txt
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(LOCKED) -r requirements/pip.txt
+	@$(LOCKED) -r requirements/dev.txt
+	@$(PIP) --no-deps --no-build-isolation -e .
 	@{ $(COMPUTES); } 2>/dev/null || { $(REBUILD); $(COMPUTES); }
 	@touch $@
 
@@ -34,7 +35,7 @@ $(READY): $(LOCKS) pyproject.toml
 COMPUTES = $(BIN)/python -P -m swarmkv.cli.probe model demo >/dev/null
 REBUILD = echo "The llama.cpp in pip's cache does not run here: compiling it for this machine."; \
 	$(BIN)/python -m pip cache remove -q 'llama_cpp_python*'; \
-	sed -n '/^llama-cpp-python==/,/[^\\]$$/p' requirements/dev.txt | $(PIP) --no-deps --force-reinstall -r /dev/stdin
+	sed -n '/^llama-cpp-python==/,/[^\\]$$/p' requirements/dev.txt | $(LOCKED) --no-deps --force-reinstall -r /dev/stdin
 
 demo: setup  ## prefill a sample document once and answer eight prompts from it
 	@$(BIN)/swarmkv demo

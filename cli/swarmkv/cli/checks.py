@@ -156,7 +156,7 @@ def check_engine() -> list[Finding]:
     try:
         answer = probe.ask("engine")
     except probe.ProbeFailed as exc:
-        return [Finding("engine", "problem", f"llama.cpp does not start: {exc.message}", _REBUILD)]
+        return [Finding("engine", "problem", f"llama.cpp does not start: {exc.message}", exc.hint or _REBUILD)]
     gpu = "with a GPU" if answer["gpu"] else "on the CPU alone"
     found = Finding("engine", "ok", f"{answer['build']}, {gpu}, {answer['cores']} cores")
     return [found, compare_cpu(parse_features(answer["features"]), cpu_flags())]
@@ -201,7 +201,7 @@ def check_model(ref: str) -> list[Finding]:
             return [_magic(path)]
         answer = probe.ask("model", str(path))
     except probe.ProbeFailed as exc:
-        return [Finding("model", "problem", f"llama.cpp dies over {path}: {exc.message}", _REBUILD)]
+        return [Finding("model", "problem", f"No step of {path}: {exc.message}", exc.hint or _REBUILD)]
     except SwarmkvError as exc:
         return [Finding("model", "problem", exc.message, exc.hint)]
     if "error" in answer:

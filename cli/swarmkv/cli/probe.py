@@ -41,7 +41,7 @@ def ask(question: str, *arguments: str) -> dict[str, Any]:
     try:
         done = subprocess.run(argv, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as exc:
-        raise ProbeFailed(f"No answer within {_TIMEOUT_S:.0f} s.") from exc
+        raise ProbeFailed(f"No answer within {_TIMEOUT_S:.0f} s.", hint="Try again when less runs here.") from exc
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().rsplit("\n", 1)[-1]
         raise ProbeFailed(f"{describe_status(done.returncode)}: {last}".rstrip(": ") + ".")
