@@ -36,18 +36,18 @@ RUN python3 -m venv /opt/swarmkv && /opt/swarmkv/bin/pip install -q --require-ha
 # --- llama.cpp, compiled for a CPU that is stated: a build for this machine's own dies elsewhere ---
 FROM tools AS engine
 COPY --from=locks /locks/engine.txt /locks/
+COPY deploy/compiler-flags /locks/
 ARG GGML_NATIVE=OFF
 ARG X86_64_FLAGS="-DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON"
 ARG AARCH64_FLAGS="-DGGML_CPU_ARM_ARCH=armv8.2-a+dotprod+fp16"
 ARG LLAMA_CMAKE_ARGS=""
 # --no-binary: a wheel that an index may offer is built for a CPU that nobody told us.
-# -fno-dse: docs/decisions/0010-llama-cpp-is-seen-to-compute.md
 RUN case "${GGML_NATIVE}-$(uname -m)" in \
         OFF-x86_64) cpu="${X86_64_FLAGS}" ;; \
         OFF-aarch64) cpu="${AARCH64_FLAGS}" ;; \
         *) cpu="" ;; \
     esac \
-    && CMAKE_ARGS="-DCMAKE_CXX_FLAGS=-fno-dse -DGGML_NATIVE=${GGML_NATIVE} ${cpu} -DLLAVA_BUILD=OFF ${LLAMA_CMAKE_ARGS}" \
+    && CMAKE_ARGS="'-DCMAKE_CXX_FLAGS=$(/locks/compiler-flags)' -DGGML_NATIVE=${GGML_NATIVE} ${cpu} -DLLAVA_BUILD=OFF ${LLAMA_CMAKE_ARGS}" \
        /opt/swarmkv/bin/pip install -q --require-hashes --no-deps --no-binary llama-cpp-python -r /locks/engine.txt \
     && find /opt/swarmkv -name '*.so*' -type f -path '*llama*' -exec strip --strip-unneeded {} + \
     && cd /opt/swarmkv/lib/python3*/site-packages && rm -rf bin include lib share

@@ -9,8 +9,8 @@ PYTEST_ARGS ?=
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
 
-# With g++ 12 and older, llama.cpp dies at its first step on CPUs with AMX (docs/decisions/0010-llama-cpp-is-seen-to-compute.md).
-export CMAKE_ARGS := -DCMAKE_CXX_FLAGS=-fno-dse $(CMAKE_ARGS)
+# Without these flags llama.cpp dies on CPUs with AMX, and is slower on others (docs/decisions/0010-llama-cpp-is-seen-to-compute.md).
+export CMAKE_ARGS := "-DCMAKE_CXX_FLAGS=$(shell deploy/compiler-flags)" $(CMAKE_ARGS)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test faults check format format-check lint types imports figures containers fuzz audit lock clean
