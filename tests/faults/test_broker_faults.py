@@ -24,7 +24,7 @@ from swarmkv.protocol.ledger.runs import RunLedger
 from swarmkv.protocol.ledger.scripts import Scripts
 from swarmkv.protocol.settings import Settings
 from swarmkv.workers import doorbell
-from swarmkv.workers.leased import end_all
+from swarmkv.workers.tasks import end_all
 from tests.conftest import quick_settings
 from tests.fault_support import FaultyFleet, PrivateBroker, faulty_fleet, heard_of, private_broker, until
 from tests.processes import WorkerProcess

@@ -33,6 +33,7 @@ from swarmkv.protocol.messages import (
 from swarmkv.protocol.settings import Settings
 from swarmkv.protocol.tracing import Tracing
 from swarmkv.snapshots import Snapshot, SnapshotStore
+from swarmkv.workers import outage
 from swarmkv.workers.bridge import Ending, EngineBridge, Progress
 from swarmkv.workers.engine.jobs import BranchEnded, BranchJob, BranchProgressed, Engine, JobCancelled, JobFailed
 from swarmkv.workers.journal import Journal
@@ -124,7 +125,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
             await self._rebuild(taken, exc)
         except OutOfCells as exc:
             self._traces.note(taken.job_id, "no_cells", exc.code)
-            await self._guarded(partial(self._wait_for_cells, taken))
+            await outage.record(partial(self._wait_for_cells, taken))
         except BrokerError as exc:
             logger.warning("branch %s: %s", taken.job_id, exc, extra={"action": "broker_lost"})
         except SwarmkvError as exc:
@@ -243,7 +244,7 @@ class BranchWorker(LeasedWorker[TakenBranch]):
         if isinstance(error, SnapshotCorrupt):
             await discard(self._store, taken.snapshot)
         rebuild = self.ledger.jobs.rebuild
-        await self._guarded(lambda: rebuild(self.info.id, taken, error, max_rebuilds=self.settings.max_rebuilds))
+        await outage.record(lambda: rebuild(self.info.id, taken, error, max_rebuilds=self.settings.max_rebuilds))
 
     async def _wait_for_cells(self, taken: TakenBranch) -> None:
         await self.ledger.jobs.hand_back(

@@ -15,7 +15,7 @@ import secrets
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -36,15 +36,14 @@ from swarmkv.snapshots import SnapshotStore
 from swarmkv.workers import outage
 from swarmkv.workers.commands import Commands
 from swarmkv.workers.doorbell import Doorbell
+from swarmkv.workers.tasks import end_all
 from swarmkv.workers.vitals import Vitals
 
 logger = logging.getLogger(__name__)
 
-CANCEL_AGAIN_S = 0.5
 STOPPING = "its worker is stopping"  # told to followers of a run
 JOB_TIMEOUT_S = 366 * 86_400  # the run's deadline is what ends a job, not arq
 Taken = TypeVar("Taken", TakenBranch, TakenPrefill)
-Answer = TypeVar("Answer")
 
 
 def new_worker_id(role: Role) -> str:
@@ -355,40 +354,8 @@ class LeasedWorker(arq.worker.Worker, ABC, Generic[Taken]):
         self._spawned.add(task)
         task.add_done_callback(self._spawned.discard)
 
-    async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Call the ledger, again if need be until Redis is back: what a job has done is not done twice for that.
-
-        Raises BrokerError when waiting does not help; the job's lease then runs out.
-        """
-        backoff = Backoff()
-        while True:
-            try:
-                return await call()
-            except BrokerError as exc:
-                if not exc.is_passing:
-                    raise
-                await outage.ride_out("waiting for Redis", exc, backoff)
-
-    async def _guarded(self, call: Callable[[], Awaitable[object]]) -> None:
-        """As `_patiently`, but what cannot be recorded is left to the job's lease, which will run out."""
-        try:
-            await self._patiently(call)
-        except BrokerError as exc:
-            logger.warning("not recorded: %s", exc, extra={"action": "broker_refused"})
-
 
 AnyWorker = LeasedWorker[TakenBranch] | LeasedWorker[TakenPrefill]
-
-
-async def end_all(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended. Once is not enough: redis-py sends through asyncio.wait_for, and before
-    Python 3.12 that drops a cancellation which comes just when the sending is done.
-    """
-    pending = {task for task in tasks if not task.done()}
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
 async def _run(work: Callable[[], Awaitable[None]]) -> None:

@@ -30,12 +30,13 @@ from swarmkv.workers.branch import BranchWorker
 from swarmkv.workers.bridge import EngineBridge
 from swarmkv.workers.engine.jobs import Engine, EngineDied
 from swarmkv.workers.inventory import Inventory
-from swarmkv.workers.leased import end_all, new_worker_id
+from swarmkv.workers.leased import new_worker_id
 from swarmkv.workers.models import resolve_model
 from swarmkv.workers.opening import WorkerRole, engine_config, open_engine
 from swarmkv.workers.prefill import PrefillWorker
 from swarmkv.workers.shared_store import warn_of_size, watch_peers
 from swarmkv.workers.status import Status
+from swarmkv.workers.tasks import end_all
 from swarmkv.workers.tuning import with_tuning
 from swarmkv.workers.vitals import Vitals
 

@@ -1,12 +1,17 @@
-"""Saying that Redis is away: once an outage, not once a try."""
+"""While Redis is away: saying so once an outage, not once a try, and asking again until it is back."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from swarmkv.protocol.backoff import Backoff
+from swarmkv.protocol.errors import BrokerError
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 
 async def ride_out(what: str, exc: Exception, backoff: Backoff) -> None:
@@ -14,3 +19,26 @@ async def ride_out(what: str, exc: Exception, backoff: Backoff) -> None:
     level = logging.WARNING if backoff.num_failures == 0 else logging.DEBUG
     logger.log(level, "%s: %s", what, exc, extra={"action": "broker_lost"})
     await backoff.pause()
+
+
+async def patiently(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Call the ledger, again if need be until Redis is back: what a job has done is not done twice for that.
+
+    Raises BrokerError when waiting does not help; the job's lease then runs out.
+    """
+    backoff = Backoff()
+    while True:
+        try:
+            return await call()
+        except BrokerError as exc:
+            if not exc.is_passing:
+                raise
+            await ride_out("waiting for Redis", exc, backoff)
+
+
+async def record(call: Callable[[], Awaitable[object]]) -> None:
+    """As `patiently`, but what cannot be recorded is left to the job's lease, which will run out."""
+    try:
+        await patiently(call)
+    except BrokerError as exc:
+        logger.warning("not recorded: %s", exc, extra={"action": "broker_refused"})

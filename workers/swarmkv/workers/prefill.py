@@ -32,6 +32,7 @@ from swarmkv.protocol.messages import PrefixSpec, SnapshotInfo, WorkerInfo
 from swarmkv.protocol.settings import Settings
 from swarmkv.protocol.tracing import Tracing
 from swarmkv.snapshots import SnapshotMeta, SnapshotStore, SnapshotTooLarge, SnapshotWriter, snapshot_key
+from swarmkv.workers import outage
 from swarmkv.workers.bridge import EngineBridge, Progress
 from swarmkv.workers.engine.jobs import (
     Engine,
@@ -129,7 +130,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _load(self, taken: TakenPrefill) -> _Plan:
         spec = taken.spec
-        data = await self._patiently(lambda: self.ledger.jobs.document(spec.document))
+        data = await outage.patiently(lambda: self.ledger.jobs.document(spec.document))
         if data is None:
             raise SwarmkvError("The document is no longer in Redis.", hint="Submit the run again.")
         plan = await asyncio.to_thread(self._tokenised, spec, data)
@@ -164,7 +165,7 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _branch_capacity(self) -> int:
         """The smallest real context that live branch workers of this model announce."""
-        live = await self._patiently(self.ledger.fleet.workers)
+        live = await outage.patiently(self.ledger.fleet.workers)
         sizes = [
             item.info.n_ctx
             for item in live
@@ -265,11 +266,11 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
     async def _forget_evicted(self, before: set[str]) -> None:
         after = {entry.key for entry in await asyncio.to_thread(self._store.ls)}
         if evicted := sorted(before - after):
-            await self._patiently(lambda: self.ledger.jobs.forget_snapshots(evicted))
+            await outage.patiently(lambda: self.ledger.jobs.forget_snapshots(evicted))
 
     async def _record(self, taken: TakenPrefill, info: SnapshotInfo, *, decoded: bool) -> None:
         register, ttl_ms = self.ledger.jobs.register, self.settings.result_ttl_ms
-        held = await self._patiently(lambda: register(self.info.id, taken, info, decoded=decoded, ttl_ms=ttl_ms))
+        held = await outage.patiently(lambda: register(self.info.id, taken, info, decoded=decoded, ttl_ms=ttl_ms))
         if held:
             self._traces.note(taken.job_id, "done")
             self._journal.snapshot_registered(taken, info, decoded=decoded)
@@ -294,14 +295,14 @@ class PrefillWorker(LeasedWorker[TakenPrefill]):
 
     async def _hand_back(self, taken: TakenPrefill, reason: str) -> None:
         hand_back = self.ledger.jobs.hand_back
-        await self._guarded(
+        await outage.record(
             lambda: hand_back(self.info.id, [taken.job_id], reason=reason, delay_ms=WAIT_FOR_ROOM_MS)
         )
 
     async def _fail(self, taken: TakenPrefill, error: SwarmkvError) -> None:
         self._journal.prefill_failed(taken, error)
         self._traces.note(taken.job_id, "failed", error.code)
-        await self._guarded(lambda: self.ledger.jobs.fail_prefill(self.info.id, taken, error))
+        await outage.record(lambda: self.ledger.jobs.fail_prefill(self.info.id, taken, error))
 
     # -- progress
 
