@@ -131,7 +131,7 @@ def check_socket_path(path: Path) -> None:
     if length > _MAX_SOCKET_PATH_BYTES:
         raise BrokerError(
             f"The socket path {path} has {length} bytes; the system takes {_MAX_SOCKET_PATH_BYTES}.",
-            hint="Set XDG_RUNTIME_DIR to a shorter directory.",
+            hint="Set XDG_RUNTIME_DIR to a shorter directory; for a demo, TMPDIR.",
         )
 
 
