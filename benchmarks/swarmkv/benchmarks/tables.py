@@ -59,10 +59,10 @@ def _fanout(document: Document) -> Iterator[Table]:
 
 
 def _fanout_walls(case: dict[str, Any]) -> Table:
-    ready, labels = case["ready"], set(case["extrapolated"])
+    ready, best, labels = case["ready"], case["best_variant"], set(case["extrapolated"])
     rows = tuple(
         (
-            name + (" (extrapolated)" if name in labels else ""),
+            name + (" (extrapolated)" if best.get(name, name) in labels else ""),
             _with_range(case["wall_s_spread"][name]),
             times(case["speedup_vs"].get(name)),
             _with_range(ready["wall_s_spread"][name]),
