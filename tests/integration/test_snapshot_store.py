@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import logging
 import os
 import resource
@@ -490,6 +491,23 @@ def test_writers_in_several_processes_never_exceed_the_budget_together(folder: P
     assert all(child.exitcode == 0 for child in children)
     assert sum(end.recv() for end in ends) > 60
     assert 2 * MIB < highest <= budget_bytes
+
+
+def test_a_writer_that_gives_up_while_its_file_is_swept_is_no_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SnapshotStore(folder, 4 * MIB)
+    writer, flock = store.reserve(MIB, 400), fcntl.flock
+
+    def beaten(fd: int, operation: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".tmp":
+            writer.discard()  # behind the sweep's open of the file, before its lock
+        flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", beaten)
+    store.sweep()
+
+    assert names_in(folder) == []
 
 
 # --- the directory

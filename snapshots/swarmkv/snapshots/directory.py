@@ -125,7 +125,10 @@ class StoreDirectory:
         freed_bytes = 0
         for file in self.files(dir_fd):
             if file.key is None and _is_abandoned(dir_fd, file.name):
-                os.unlink(file.name, dir_fd=dir_fd)
+                try:
+                    os.unlink(file.name, dir_fd=dir_fd)
+                except FileNotFoundError:  # its writer was just giving it up: it asks for no lock
+                    continue
                 freed_bytes += file.size_bytes
                 logger.info(
                     "removed %s, whose writer is dead",
