@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
 LOCKED := $(PIP) --require-hashes
 
-# Without these flags llama.cpp dies on CPUs with AMX, and is slower on others (docs/decisions/0010-llama-cpp-is-seen-to-compute.md).
+# Without these flags of g++, llama.cpp dies on CPUs with AMX (g++ 12 and older), and prefills slower on others (docs/decisions/0010-llama-cpp-is-seen-to-compute.md).
 export CMAKE_ARGS := "-DCMAKE_CXX_FLAGS=$(shell deploy/compiler-flags)" $(CMAKE_ARGS)
 
 .DEFAULT_GOAL := help

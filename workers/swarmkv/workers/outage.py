@@ -21,10 +21,10 @@ async def ride_out(what: str, exc: Exception, backoff: Backoff) -> None:
     await backoff.pause()
 
 
-async def patiently(call: Callable[[], Awaitable[Answer]]) -> Answer:
+async def patiently(call: Callable[[], Awaitable[Answer]], what: str = "waiting for Redis") -> Answer:
     """Call the ledger, again if need be until Redis is back: what a job has done is not done twice for that.
 
-    Raises BrokerError when waiting does not help; the job's lease then runs out.
+    `what` is logged as waiting. Raises BrokerError when waiting does not help; the job's lease then runs out.
     """
     backoff = Backoff()
     while True:
@@ -33,7 +33,7 @@ async def patiently(call: Callable[[], Awaitable[Answer]]) -> Answer:
         except BrokerError as exc:
             if not exc.is_passing:
                 raise
-            await ride_out("waiting for Redis", exc, backoff)
+            await ride_out(what, exc, backoff)
 
 
 async def record(call: Callable[[], Awaitable[object]]) -> None:

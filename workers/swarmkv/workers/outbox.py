@@ -10,18 +10,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
-from swarmkv.protocol.backoff import Backoff
 from swarmkv.protocol.errors import BrokerError
 from swarmkv.protocol.events import BranchText, Event
 from swarmkv.protocol.ledger import Ledger, Outcome, TakenBranch
 from swarmkv.workers import outage
 
-T = TypeVar("T")
+_WAITING = "unwritten results wait for Redis"
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +91,7 @@ class Outbox:
     async def _flush(self) -> None:
         outcomes, self._outcomes = self._outcomes, []
         try:
-            await self._persist(self._write_text)
+            await outage.patiently(self._write_text, _WAITING)
         except BrokerError as exc:
             logger.warning("text is not written: %s", exc, extra={"action": "broker_refused"})
         if outcomes:
@@ -102,7 +100,7 @@ class Outbox:
     async def _write_outcomes(self, outcomes: list[tuple[Outcome, asyncio.Future[bool]]]) -> None:
         write = partial(self._ledger.jobs.finish, self._worker_id, [outcome for outcome, _ in outcomes])
         try:
-            answers: Sequence[bool | BrokerError] = await self._persist(write)
+            answers: Sequence[bool | BrokerError] = await outage.patiently(write, _WAITING)
         except BrokerError as exc:
             answers = [exc] * len(outcomes)
         for (outcome, written), answer in zip(outcomes, answers, strict=True):
@@ -132,14 +130,3 @@ class Outbox:
         for spoken, count, text in written:  # more may have been said while this was written
             del spoken.pieces[:count]
             spoken.offset += len(text)
-
-    async def _persist(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write, again if need be until Redis is back. Raises BrokerError when waiting does not help."""
-        backoff = Backoff()
-        while True:
-            try:
-                return await write()
-            except BrokerError as exc:
-                if not exc.is_passing:
-                    raise
-                await outage.ride_out("unwritten results wait for Redis", exc, backoff)
